@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.workers import pytest_addoption, pytest_runtestloop  # noqa: F401
 from zindex.formats.bin_writer import PairWriter
 from zindex.io import object_calls
 from zindex.io.objects import ObjectPath

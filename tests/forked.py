@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partialmethod
 from importlib.util import find_spec
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -30,7 +31,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 _SERVER = multiprocessing.get_context("forkserver")
-_LIBRARIES = [
+_PRELOADED = [
+    __name__,
     "distributed",
     "torch.distributed.run",
     "torch._dynamo",  # of every optimizer
@@ -39,6 +41,12 @@ _LIBRARIES = [
     "zindex.datasets.gpt_dataset",
     "zindex.loading.loader",
 ]
+
+#: Makes a command import Megatron's datasets as if they were not imported before.
+WITHOUT_MEGATRON = """import sys
+for name in [name for name in sys.modules if name.startswith("megatron.core.datasets")]:
+    del sys.modules[name]
+"""
 
 
 class Forked:
@@ -71,7 +79,7 @@ class Forked:
         self._errors = self._files.enter_context(TemporaryFile("w+"))  # noqa: SIM115
         stderr = os.dup(self._errors.fileno())
         streams = [Connection(file) for file in (stdin, stdout, stderr)]
-        _SERVER.set_forkserver_preload([__name__, *_LIBRARIES])
+        _SERVER.set_forkserver_preload(_PRELOADED)
         environment = dict(os.environ if env is None else env)
         self._process = _SERVER.Process(
             target=_run, args=(command, environment, cwd, streams, forks)
@@ -115,6 +123,19 @@ class Forked:
         self.wait()
         self._errors.seek(0)
         return printed, self._errors.read()
+
+
+def share_server() -> None:
+    """Start the server of forks, which processes forked from this one share."""
+    _SERVER.set_forkserver_preload(_PRELOADED)
+    errors = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)  # warnings of the libraries
+        forkserver.ensure_running()
+        os.dup2(errors, 2)
+    os.close(errors)
+    # It would ask for the status of a child, which the server is to this process alone.
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
 
 
 def run_python(

@@ -87,6 +87,6 @@ def test_tests_mirror_the_package() -> None:
     packages = {path.parent.name for path in (ROOT / "zindex").glob("*/__init__.py")}
     tests = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
     tested = {path.parts[0] for path in tests if len(path.parts) > 1}
-    others = {"benchmarks", "cloud", "examples", "guides", "oracle", "reference"}
+    others = {"benchmarks", "cloud", "examples", "guides", "harnesses", "oracle", "reference"}
     assert tested - packages <= others
     assert packages <= tested

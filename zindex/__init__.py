@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 from zindex.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from zindex.cluster.begin_build import begin_build as begin_build
     from zindex.config import RunConfig as RunConfig
     from zindex.config import load_config as load_config
     from zindex.datasets.run_datasets import open_run as open_run
+    from zindex.indexing.build_graph import plan_graph as plan_graph
     from zindex.indexing.export_cache import export_cache as export_cache
     from zindex.indexing.run import build as build
+    from zindex.indexing.xarray_views import open_index as open_index
     from zindex.ingest.convert import convert as convert
+    from zindex.ingest.corpora.pairs import count_sequences as count_sequences
     from zindex.ingest.corpora.tokenize_corpus import tokenize_corpus as tokenize_corpus
-    from zindex.ingest.count import count_sequences as count_sequences
-    from zindex.ingest.export import export as export
     from zindex.ingest.keyed.convert_keyed import convert_keyed as convert_keyed
     from zindex.ingest.keyed.export_keyed import export_keyed as export_keyed
     from zindex.ingest.keyed.tokenize import tokenize as tokenize
+    from zindex.ingest.merge import export as export
     from zindex.ingest.merge import merge as merge
     from zindex.ingest.records.import_records import import_records as import_records
     from zindex.kernels.warm import warm as warm

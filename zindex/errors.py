@@ -10,10 +10,12 @@
     │   ├── StoreNotFoundError (FileNotFoundError)
     │   │   └── NotReadyError                  started but not committed: k of n shards
     │   ├── StoreUnavailableError (OSError)    an object store does not answer or refuses
-    │   ├── StoreUnreadableError (OSError)     a file system cannot read a file
+    │   ├── FileSystemError (OSError)         a file system refuses or fails
+    │   │   ├── StoreUnreadableError          ... to read a file
+    │   │   └── StoreUnwritableError          ... to write one: no room, no permission
     │   └── ForkedStoreError (RuntimeError)    an object store was used before this fork
     ├── NotLoadedError (RuntimeError)          a keyed store is used before it is loaded
-    ├── MissingKeyError (KeyError)             a keyed store lacks a required key
+    ├── MissingKeyError (KeyError)             a store lacks a required key, array or fact
     ├── StateMismatchError (ValueError)        a loader state belongs to another run
     ├── FingerprintMismatchError               a path holds other content than expected
     ├── VerificationError                      bytes on disk fail their checksum, or are missing
@@ -82,8 +84,8 @@ class StoreUnavailableError(StoreError, OSError):
     """An object store does not answer or refuses: check network, address and credentials."""
 
 
-class StoreUnreadableError(StoreError, OSError):
-    """A file system refuses or fails to read a file of a store.
+class FileSystemError(StoreError, OSError):
+    """A file system refuses or fails at a file.
 
     Parameters
     ----------
@@ -102,7 +104,15 @@ class StoreUnreadableError(StoreError, OSError):
         return str(self.args[0])  # OSError would show number and text of the system
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoreUnreadableError, (self.args[0], self.errno, self.strerror), self.__dict__
+        return type(self), (self.args[0], self.errno, self.strerror), self.__dict__
+
+
+class StoreUnreadableError(FileSystemError):
+    """A file system refuses or fails to read a file of a store."""
+
+
+class StoreUnwritableError(FileSystemError):
+    """A file cannot be written: no room, no permission, too many open files."""
 
 
 class ForkedStoreError(StoreError, RuntimeError):
@@ -114,7 +124,7 @@ class NotLoadedError(ZindexError, RuntimeError):
 
 
 class MissingKeyError(ZindexError, KeyError):
-    """A keyed store lacks a required key."""
+    """A store lacks a required key, array or fact."""
 
     # KeyError shows its message in quotes.
     def __str__(self) -> str:

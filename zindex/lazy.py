@@ -27,7 +27,7 @@ def lazy_names(
     >>> from zindex import lazy
     >>> find, _, names = lazy_names("zindex", lazy.__file__.replace("lazy", "__init__"))
     >>> names[:2], find("RunConfig").__module__
-    (['RunConfig', 'build'], 'zindex.config')
+    (['RunConfig', 'begin_build'], 'zindex.config')
     """
     with open(file, "rb") as source:
         nodes = ast.walk(ast.parse(source.read()))

@@ -42,6 +42,15 @@ DOCUMENT_OFFSET = _bounds(
 SEQUENCE_MODE = ArraySpec(
     "sequence_mode", ("sequence",), "mode", "Modality of each sequence of a multimodal corpus."
 )
+#: Arrays of token stores: the count of their rows, the total that a further row holds if there is
+#: one, and their dtype, or None for that of the tokens.
+TOKEN_ARRAYS: dict[str, tuple[str, str | None, str | None]] = {
+    TOKENS.name: ("num_tokens", None, None),
+    SEQUENCE_LENGTH.name: ("num_sequences", None, "int32"),
+    SEQUENCE_OFFSET.name: ("num_sequences", "num_tokens", "int64"),
+    DOCUMENT_OFFSET.name: ("num_documents", "num_sequences", "int64"),
+    SEQUENCE_MODE.name: ("num_sequences", None, "int8"),
+}
 
 DOCUMENT_INDEX = ArraySpec(
     "document_index",
@@ -72,7 +81,7 @@ SAMPLE_OFFSET = _bounds(
 )
 PARTITION_OFFSET = ArraySpec(
     "partition_offset",
-    ("partition_bound", "field"),
+    ("partition_bound", "partition_field"),
     "sample, part, token",
     "Sample, part and token at which each run of documents that is packed by itself starts.",
     num_columns=3,
@@ -88,7 +97,7 @@ SENTENCE_INDEX = ArraySpec(
 )
 SCAN_OFFSET = ArraySpec(
     "scan_offset",
-    ("partition_bound", "field"),
+    ("partition_bound", "partition_field"),
     "sample, target",
     "Sample and drawn target at which each run of documents that is scanned by itself starts.",
     num_columns=2,

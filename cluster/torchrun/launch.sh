@@ -7,4 +7,4 @@ exec torchrun \
     --nnodes "$NUM_NODES" --node-rank "${NODE_RANK:?is 0 on the first node, 1 on the next, ...}" \
     --nproc-per-node "$RANKS_PER_NODE" --rdzv-id "$RUN_ID" \
     --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
-    "$@"
+    -- "$@"

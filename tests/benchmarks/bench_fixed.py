@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -152,7 +153,10 @@ def list_blend_indices(blend: Any) -> list[Any]:
 
 
 def measure_files(folder: str) -> Figures:
-    """Return how much is stored in a folder."""
+    """Return how much is stored in a folder, once what is kept in the background is there."""
+    for thread in threading.enumerate():
+        if thread.name == "zindex-keep":
+            thread.join()
     files = [path for path in Path(folder).rglob("*") if path.is_file()]
     return {"written_nbytes": folder_nbytes(folder), "num_files": len(files)}
 

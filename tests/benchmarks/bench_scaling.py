@@ -48,7 +48,6 @@ from zindex.store.layout import SHARD_LENGTH
 ORDERS = ("scalable", "megatron")
 _DOCUMENT_LENGTH = 800
 _NODE_THREADS, _STORE_BANDWIDTH = 16, 1e11
-_NUM_TASKS = 500
 _DESIGN_NODES = 100
 _DAY = 86_400.0
 
@@ -132,15 +131,15 @@ def _build_alone(data: SyntheticData, index: str, order: str) -> None:
     zindex.build(run, SerialExecutor())
 
 
-def measure_tasks(client: Any) -> Costs:
+def measure_tasks(client: Any, num_tasks: int) -> Costs:
     """Return the costs of an empty task: in the client's and scheduler's process, and the worker's.
 
     The two share a process here. Apart they take 0.42 and 0.58 of it, as three processes showed.
     """
     before = sum(client.run(time.process_time).values())
-    _, here = measure_task_seconds(client, _NUM_TASKS)
+    _, here = measure_task_seconds(client, num_tasks)
     after = sum(client.run(time.process_time).values())
-    there = (after - before) / (2 * _NUM_TASKS)
+    there = (after - before) / (2 * num_tasks)
     return Costs(
         client_task_seconds=0.42 * here,
         scheduler_task_seconds=0.58 * here,
@@ -221,6 +220,7 @@ def check_builds(
     folder: Path,
     bandwidths: Bandwidths,
     workers: list[int],
+    num_tasks: int,
 ) -> tuple[Table, dict[str, Costs]]:
     """Return real builds, their predictions and the costs of these."""
     fitted, predicted = [], []
@@ -234,7 +234,7 @@ def check_builds(
             number: stack.enter_context(start_workers(number, folder))
             for number in sorted({1, *workers})
         }
-        costs = with_bandwidths(measure_tasks(clients[1]), bandwidths)
+        costs = with_bandwidths(measure_tasks(clients[1], num_tasks), bandwidths)
         # All in turns: what else the machine does meets costs and builds alike.
         works = [(work, 1) for work in fitted]
         works += [(work, number) for number in workers for work in predicted]
@@ -385,6 +385,7 @@ def main() -> None:
     parser.add_argument("--documents", nargs="+", type=float, default=[4e6, 2e7])
     parser.add_argument("--most-datasets", type=int, default=100, help="of the builds")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--tasks", type=int, default=500, help="empty ones, to measure their cost")
     parser.add_argument("--nodes", nargs="+", type=int, default=[1, 3, 10, 30, 100, 300, 1000])
     parser.add_argument("--tokens", nargs="+", type=float, default=[1e12, 1e13, 1e14])
     parser.add_argument("--datasets", type=int, default=1000, help="of the curves")
@@ -406,6 +407,7 @@ def main() -> None:
             folder,
             bandwidths,
             arguments.workers,
+            arguments.tasks,
         )
         if os.environ.get("NUMBA_CACHE_DIR") == kernels:
             del os.environ["NUMBA_CACHE_DIR"]

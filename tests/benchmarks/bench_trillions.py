@@ -49,14 +49,12 @@ _PROBE_NBYTES = 16 << 20
 #: The first word of a task's key -> stage. A bundle's steps are spans themselves.
 _STAGES = {
     "open": "check .idx",
-    **dict.fromkeys(("documents", "count"), "documents"),
-    **dict.fromkeys(("samples", "shuffle"), "samples and shuffle"),
+    **dict.fromkeys(("begin", "documents", "count", "samples", "shuffle", "arrays"), "indices"),
     **dict.fromkeys(("blend", "permutation", "describe_blend", "again", "store"), "blend"),
 }
 #: Stored array -> the stage that writes it.
 _ARRAYS = {
-    "document_index": "documents",
-    **dict.fromkeys(("sample_index", "shuffle_index"), "samples and shuffle"),
+    **dict.fromkeys(("document_index", "sample_index", "shuffle_index"), "indices"),
     **dict.fromkeys(("dataset_index", "dataset_sample_index"), "blend"),
 }
 

@@ -224,8 +224,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "bench_scaling",
-        short="--documents 4e3 --most-datasets 20 --workers 1 --nodes 1 4 --tokens 1e11 "
-        "--datasets 20 --seconds 0.1 --runs 1",
+        short="--documents 4e3 --most-datasets 20 --workers 1 --tasks 50 --nodes 1 4 "
+        "--tokens 1e11 --datasets 20 --seconds 0.1 --runs 1",
         long="--documents 4e6 2e7 --runs 3",
         extra=True,
     ),

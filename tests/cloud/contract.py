@@ -96,11 +96,11 @@ class ObjectStoreContract:
             "order": order,
             "store": store,
             "samples": {"train": 40, "valid": 3},
-            "grid": ChunkGrid(2, 4, codec),
+            "grid": ChunkGrid(4, 16, codec),
         }
         samples = []
         for place in (bucket.url, str(tmp_path)):
-            zindex.convert(prefixes, place, client=SERIAL, grid=ChunkGrid(4, 16, codec))
+            zindex.convert(prefixes, place, client=SERIAL, grid=ChunkGrid(8, 32, codec))
             members = [DatasetConfig(f"{place}/{name}.zarr", weight=1.5) for name in "ab"]
             config = make_config(tmp_path, *members, index=f"{place}/index", **settings)
             assert not report_run(config).rows[0].committed

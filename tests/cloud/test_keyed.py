@@ -19,7 +19,7 @@ from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.ingest.keyed.export_keyed import export_keyed
 from zindex.io import files
 from zindex.io.objects import place_of
-from zindex.keyed.store_factory import StoreFactory
+from zindex.keyed.stores import StoreFactory
 from zindex.store.layout import ChunkGrid
 from zindex.store.verify import verify_store
 

@@ -40,7 +40,7 @@ from zindex.datasets.object_storage_utils import (
 from zindex.errors import ConfigError, SourceError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.convert import convert
-from zindex.ingest.count import count_sequences
+from zindex.ingest.corpora.pairs import count_sequences
 from zindex.ingest.merge import merge
 from zindex.io import remote_files
 from zindex.loading.loader import loader
@@ -216,7 +216,9 @@ def test_what_a_configuration_must_say(bucket: Bucket, url: str, tmp_path: Path)
     settings: dict[str, Any] = {"object_storage_cache_path": "cache", "path_to_cache": None}
     with pytest.raises(ConfigError, match=r"path_to_cache must be given for msc://profile/a, besi"):
         build(tmp_path, ["msc://profile/a"] * 2, **settings)
-    with pytest.raises(ConfigError, match=r"bin_chunk_nbytes must be at least 1, got 0; leave it"):
+    with pytest.raises(
+        ConfigError, match=r"bin_chunk_nbytes must be a whole number of at least 1, got 0"
+    ):
         ObjectStorageConfig("cache", 0)
     assert find_storage(str(tmp_path), None) is None
 

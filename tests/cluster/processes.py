@@ -18,6 +18,16 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def find_nodes() -> set[psutil.Process]:
+    """Return the running nodes that this process started."""
+    found = set()
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            if "zindex.cluster.node" in process.cmdline() and not is_gone(process):
+                found.add(process)
+    return found
+
+
 def find_members(root: int | None = None) -> dict[str, psutil.Process]:
     """Return the node, scheduler and worker among the descendants of a process, by role."""
     found = {}

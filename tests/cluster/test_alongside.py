@@ -1,20 +1,27 @@
 """A cluster on the nodes of a job starts and ends with the job."""
 
 import os
+import re
 import signal
+import threading
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
 import pytest
 
-from tests.cluster.processes import find_members, is_gone, wait_for, wait_until_gone
+import zindex
+from tests.cluster.processes import find_members, find_nodes, is_gone, wait_for, wait_until_gone
+from tests.conftest import WriteCorpus
 from tests.forked import Forked, run_fresh
+from tests.indexing.runs import make_config
 from zindex.cluster import alongside
 from zindex.cluster.job import JobPlace
 from zindex.cluster.rendezvous import Rendezvous
 from zindex.errors import ConfigError
+from zindex.execution.executor import ambient_client
 
 
 def list_listeners(members: dict[str, psutil.Process]) -> list[str]:
@@ -46,7 +53,12 @@ def test_a_cluster_lasts_as_long_as_its_block(tmp_path: Path) -> None:
 
 def test_a_dashboard_listens_on_loopback() -> None:
     with alongside(threads=1, dashboard=0) as cluster:
-        assert cluster.client.dashboard_link.startswith("http://127.0.0.1:")
+        link = cluster.client.dashboard_link
+        assert link.startswith("http://127.0.0.1:")
+        with urlopen(link) as page:
+            assert b"Bokeh" in page.read()
+        with urlopen(link.replace("/status", "/metrics")) as metrics:
+            assert b"dask_scheduler_workers" in metrics.read()
         assert list_listeners(find_members()) == ["127.0.0.1"] * 3
 
 
@@ -73,34 +85,74 @@ LEADER = """
 import sys, time
 from zindex.cluster import alongside
 with alongside(sys.argv[1], threads=1) as cluster:
+    cluster.client
     print("entered", flush=True)
     time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("victim", ["rank", "node"])
-def test_nothing_outlives_a_rank_or_a_node_that_is_killed(victim: str, tmp_path: Path) -> None:
+def test_nothing_outlives_a_rank_that_is_killed(tmp_path: Path) -> None:
     with Forked("-c", LEADER, str(tmp_path)) as rank:
         assert rank.stdout.readline() == "entered\n"
         members = find_members(rank.pid)
         assert len(members) == 3
-        (rank if victim == "rank" else members["node"]).send_signal(signal.SIGKILL)
+        rank.send_signal(signal.SIGKILL)
         wait_until_gone(members)
+        assert list(tmp_path.rglob("cluster.key")) == []
+
+
+@pytest.mark.parametrize("victim", ["first", "second"])
+def test_a_node_that_is_killed_is_started_again(
+    victim: str, tmp_path: Path, write_corpus: WriteCorpus
+) -> None:
+    first, second = (JobPlace("other", "job", rank, 2, 0, 1) for rank in range(2))
+    scratch = tmp_path / "scratch"
+    shared = {"threads": 1, "host": "127.0.0.1", "scratch": scratch}
+    with alongside(tmp_path, job=first, **shared) as leader:
+        assert len(leader.client.nthreads()) == 1
+        of_first = find_nodes()
+        with alongside(tmp_path, job=second, **shared):
+            wait_for(lambda: len(leader.client.nthreads()) == 2, "both workers are there")
+            (node,) = of_first if victim == "first" else find_nodes() - of_first
+            members = find_members(node.pid)
+            node.kill()
+            wait_until_gone(members)
+            wait_for(lambda: len(find_nodes()) == 2, "a node is started")
+
+            def works() -> bool:
+                try:
+                    return len(leader.client.nthreads()) == 2
+                except Exception:  # the scheduler is lost
+                    return False
+
+            wait_for(works, "both workers are there again")
+            # The scratch folder of the killed node is swept.
+            assert len(list(scratch.iterdir())) == 2
+            config = make_config(tmp_path, write_corpus([5, 7, 3, 9] * 4))
+            assert zindex.build(config, client=leader.client)
+    wait_for(lambda: not find_nodes(), "the nodes end")
 
 
 HELPER = """
 import sys
 from zindex.cluster import JobPlace, alongside
 with alongside(sys.argv[1], job=JobPlace("other", "job", 1, 2, 1, 2)) as cluster:
-    assert cluster.client is None and cluster.begin_build("none.yaml").wait() is None
+    cluster.client
+    building = cluster.begin_build(sys.argv[2])
+    assert cluster.client is None and len(building.wait()) == 1 and building.is_done
     print([name for name in ("dask", "distributed", "torch", "numba") if name in sys.modules])
 """
 
 
-def test_ranks_that_build_nothing_load_nothing(tmp_path: Path) -> None:
-    done = run_fresh("-c", HELPER, str(tmp_path))
+def test_ranks_that_build_nothing_load_nothing(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    (tmp_path / "run.yaml").write_text(
+        f"sequence_length: 4\nsplit: '1,0,0'\ndatasets: [{write_corpus([5, 7, 3, 9])}]\n"
+    )
+    zindex.build(tmp_path / "run.yaml")
+    (tmp_path / "cluster").mkdir()
+    done = run_fresh("-c", HELPER, str(tmp_path / "cluster"), str(tmp_path / "run.yaml"))
     assert done.stdout == "[]\n", done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "cluster").iterdir()) == []
 
 
 def test_a_second_node_finds_the_first_one_and_ends_with_it(tmp_path: Path) -> None:
@@ -118,6 +170,7 @@ def test_a_second_node_finds_the_first_one_and_ends_with_it(tmp_path: Path) -> N
 
 def test_a_worker_above_its_memory_limit_is_restarted(tmp_path: Path) -> None:
     with alongside(tmp_path, threads=1, memory="600MiB") as cluster:
+        assert cluster.client is not None
         before = find_members()["worker"]
         too_much = cluster.client.submit(np.ones, 1 << 27, retries=0)
         wait_for(lambda: is_gone(before), "the worker ends")
@@ -126,6 +179,9 @@ def test_a_worker_above_its_memory_limit_is_restarted(tmp_path: Path) -> None:
         assert cluster.folder is not None
         logs = "".join(path.read_text() for path in (cluster.folder / "logs").glob("worker-*"))
         assert "bytes; it is restarted" in logs
+        assert re.search(
+            r"the worker has 1 of \d+ processors and 629,145,600 of [\d,]+ bytes", logs
+        )
 
 
 def test_a_scheduler_that_cannot_start_is_reported_with_its_reason(
@@ -140,10 +196,33 @@ def test_a_scheduler_that_cannot_start_is_reported_with_its_reason(
     monkeypatch.setattr(Rendezvous, "wait", wait_for_words)
     with (
         pytest.raises(ConfigError, match=r"none has \(its last words: .*address"),
-        alongside(tmp_path, threads=1, host="192.0.2.1"),
+        alongside(tmp_path, threads=1, host="192.0.2.1") as cluster,
     ):
-        pass
+        _ = cluster.client
     assert find_members() == {}
+
+
+def test_a_block_is_entered_before_the_scheduler_runs(
+    tmp_path: Path, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, may_go_on = Rendezvous.wait, threading.Event()
+
+    def wait_for_the_test(*args: Any) -> Any:
+        assert may_go_on.wait(60)
+        return wait(*args)
+
+    monkeypatch.setattr(Rendezvous, "wait", wait_for_the_test)
+    config = make_config(tmp_path, write_corpus([5, 7, 3, 9] * 4))
+    with alongside(threads=1) as cluster:
+        building = cluster.begin_build(config)
+        assert not building.is_done
+        may_go_on.set()
+        # Without a client of its own a build takes the one that is coming.
+        result = zindex.build(config)
+        assert {done.store.kind for done in result.values()} == {"index"}
+        assert ambient_client() is cluster.client
+        building.wait()
+    assert ambient_client() is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from zindex.cluster.certificates import PAIR, make_certificate, make_security, read_certificate
+from zindex.cluster.manual import stop_all
 from zindex.cluster.rendezvous import LOGS, Rendezvous
 from zindex.errors import ConfigError
 
@@ -50,6 +51,41 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "rendezvous").write_text("")
     with pytest.raises(ConfigError, match="must be a directory that can be made"):
         Rendezvous(tmp_path / "rendezvous").create()
+
+
+@pytest.mark.parametrize(
+    ("node", "age", "is_left"),
+    [
+        (f"{os.uname().nodename}-{2**22 + 1}", 0, False),  # killed, on this machine
+        (f"{os.uname().nodename}-{os.getpid()}", 0, True),
+        ("far-away-77", 30, True),
+        ("far-away-77", 700, False),
+        (None, 30, True),  # starting
+        (None, 700, False),
+    ],
+)
+@pytest.mark.parametrize("sweeper", ["start", "down"])
+def test_keys_of_killed_jobs_are_swept(
+    node: str | None, age: int, is_left: bool, sweeper: str, tmp_path: Path
+) -> None:
+    killed = make_rendezvous(tmp_path / "job-1")
+    entry = killed.folder / (PAIR[1] if node is None else f"nodes/{node}")
+    entry.touch()
+    os.utime(entry, (entry.stat().st_mtime - age,) * 2)
+    if sweeper == "start":
+        make_rendezvous(tmp_path / "job-2")
+    elif is_left:
+        with pytest.raises(ConfigError, match="none was started there"):
+            stop_all(tmp_path)
+    else:
+        assert stop_all(tmp_path) == []
+    left = {path.name for path in killed.folder.iterdir()}
+    assert (set(PAIR) | {"cluster.json"} if is_left else set()) == left - {"logs", "nodes"}
+
+
+def test_a_cluster_without_encryption_removes_the_key_before_it(tmp_path: Path) -> None:
+    make_rendezvous(tmp_path)
+    assert make_rendezvous(tmp_path, tls=False).tls_folder is None
 
 
 def test_jobs_of_one_folder_have_their_own(tmp_path: Path) -> None:

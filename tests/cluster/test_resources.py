@@ -12,10 +12,12 @@ import pytest
 from zindex.cluster import resources
 from zindex.cluster.resources import open_scratch
 from zindex.errors import ConfigError
+from zindex.io import machine
 
 
 def test_training_keeps_two_processors_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "usable_cpus", lambda: set(range(96)))
+    monkeypatch.setattr(machine, "_read_quotas", lambda: iter(()))
     assert resources.choose_threads(None, 8) == 80
     assert resources.choose_threads(None, 60) == 1
     assert resources.choose_threads(5, 8) == 5
@@ -29,7 +31,7 @@ def test_the_job_has_the_processors_of_its_launcher() -> None:
 
 
 def test_memory_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "machine_memory", lambda: 1 << 40)
+    monkeypatch.setattr(resources, "usable_memory", lambda: 1 << 40)
     assert resources.choose_memory(None) == 1 << 38
     assert resources.choose_memory(0.5) == 1 << 39
     assert resources.choose_memory("16GiB") == resources.choose_memory(1 << 34) == 1 << 34
@@ -40,10 +42,6 @@ def test_memory_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_that_is_none(memory: object) -> None:
     with pytest.raises(ConfigError, match="memory must be at least 512 MiB"):
         resources.choose_memory(memory)  # type: ignore[arg-type]
-
-
-def test_the_machine_has_memory() -> None:
-    assert 1 << 27 < resources.machine_memory() < 1 << 50
 
 
 def test_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

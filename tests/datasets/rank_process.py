@@ -37,7 +37,8 @@ COLLECTIVES = (
 
 
 def say(**facts: Any) -> None:
-    print(json.dumps(facts), flush=True)
+    sys.stdout.write(f"{json.dumps(facts)}\n")  # in one call: torchrun's ranks share a pipe
+    sys.stdout.flush()
 
 
 def refuse(*args: Any, **settings: Any) -> None:

@@ -171,7 +171,7 @@ def test_pickle_holds_no_arrays(settings: Any, cached: bool, tmp_path: Path) -> 
     assert pickle.loads(contents[1])[77_777]["text"] == blends[1][77_777]["text"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_loader_workers(method: str, tmp_path: Path) -> None:
     blend = make_blend([1, 3], 20, path_to_cache=str(tmp_path))

@@ -1,7 +1,10 @@
 """Small indices, which each process computes: the same samples as of stored ones, and no files."""
 
+import multiprocessing
 import pickle
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,14 +15,17 @@ from hypothesis import strategies as st
 import zindex
 from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.datasets.configs import build_datasets, plain_config
+from zindex.datasets import blended_dataset, gpt_dataset, sample_dataset
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError, PlanError
+from zindex.indexing import blend_arrays, kept_indices
 from zindex.indexing.blend_arrays import compute_blend_arrays, empty_blend
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.kernels.blend import blend_range
 from zindex.plan.blend_plan import BlendPlan
+from zindex.store.verify import verify_store
 
 #: Zero lengths at every kind of place; 20 documents.
 LENGTHS = [0, 3, 5, 0, 0, 2, 7, 40, 1, 9, 4, 4, 4, 4, 0, 8, 16, 1, 1, 0]
@@ -96,9 +102,10 @@ def test_every_index_equals_the_stored_one(
     shares=st.lists(st.integers(1, 60), min_size=1, max_size=12),
     size=st.integers(0, 300),
     is_exhaustive=st.booleans(),
+    block=st.sampled_from([1, 100, 1 << 20]),
 )
 def test_small_blends_are_drawn_by_the_same_rule(
-    shares: list[int], size: int, is_exhaustive: bool
+    shares: list[int], size: int, is_exhaustive: bool, block: int
 ) -> None:
     if is_exhaustive:
         plan = BlendPlan.exhaustive(shares, split="train", seed=1)
@@ -107,9 +114,24 @@ def test_small_blends_are_drawn_by_the_same_rule(
     counts = np.zeros(plan.num_datasets, np.int64)
     expected = (*empty_blend(plan, plan.num_samples), counts)
     blend_range(plan.shares, counts, 0, *expected[:2])
-    for got, array in zip(compute_blend_arrays(plan), expected, strict=True):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blend_arrays, "_BLOCK", block)
+        computed = compute_blend_arrays(plan)
+    for got, array in zip(computed, expected, strict=True):
         assert got.dtype == array.dtype
         np.testing.assert_array_equal(got, array)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_larger_blends_do_without_kernels_that_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, is_compiled: bool
+) -> None:
+    used: list[Any] = []
+    monkeypatch.setattr(blend_arrays, "_FEW_ERRORS", 20)
+    monkeypatch.setattr(blend_arrays, "is_compiled", lambda kernel: is_compiled)
+    monkeypatch.setattr(blend_arrays, "blend_range", lambda *arguments: used.append(arguments))
+    compute_blend_arrays(BlendPlan.weighted([1, 2], 11, split="train", seed=1))
+    assert bool(used) == is_compiled
 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
@@ -190,5 +212,68 @@ def test_a_built_run_and_a_computed_one_agree(paths: list[str], tmp_path: Path) 
 
 def test_the_limit_is_checked(tmp_path: Path) -> None:
     assert make_config(tmp_path, blend=(["a"], None)).max_computed_rows == MAX_COMPUTED_ROWS
-    with pytest.raises(ConfigError, match="max_computed_rows must be at least 0, got -1; 0 stores"):
+    with pytest.raises(
+        ConfigError, match="max_computed_rows must be a whole number of at least 0, got -1"
+    ):
         make_config(tmp_path, blend=(["a"], None), max_computed_rows=-1)
+
+
+def wait_for_stores() -> None:
+    """Wait until the computed indices of this process are stored."""
+    for thread in threading.enumerate():
+        if thread.name == "zindex-keep":
+            thread.join()
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_what_is_opened_faster_than_computed_is_kept_for_later_processes(
+    paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)
+    monkeypatch.setattr(kept_indices, "MIN_KEPT_DRAWS", 10)
+    choices: dict[str, Any] = {"blend": (paths, [0.1, 0.2, 0.7]), "order": order}
+    first, small, _ = build([300, 20, 0], tmp_path / "index", **choices)
+    sample, _, _ = first[7]["tokens"], first[299], small[0]
+    for member in first.datasets:
+        assert len(member.shuffle_index)
+    wait_for_stores()
+    build([300, 20, 0], tmp_path / "stored", max_computed_rows=0, **choices)
+    kept = sorted((tmp_path / "index").iterdir())
+    assert {root.name.split("-")[0] for root in kept} == {"gpt", "blend"}
+    for root in kept:
+        assert verify_store(root).is_sound
+        built = tmp_path / "stored" / root.name / "zarr.json"
+        assert (root / "zarr.json").read_bytes() == built.read_bytes()
+    with monkeypatch.context() as context:
+        context.setattr(gpt_dataset.index_arrays, "compute_index_arrays", None)
+        context.setattr(blended_dataset.blend_arrays, "compute_blend_arrays", None)
+        later = build([300, 20, 0], tmp_path / "index", **choices)[0]
+        assert later[7]["tokens"].equal(sample)
+    assert_equal_arrays(later, first, BLEND_ARRAYS)
+
+
+def test_an_index_that_cannot_be_kept_is_computed_all_the_same(
+    paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)
+    caplog.set_level("INFO", "zindex")
+    (tmp_path / "index").write_text("a file")
+    train = build([300, 0, 0], tmp_path / "index", blend=([paths[2]], None))[0]
+    assert train[299]["tokens"] is not None
+    wait_for_stores()
+    assert "is computed by each process" in caplog.text
+
+
+def test_other_ranks_and_workers_keep_nothing(
+    paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)
+    worker = SimpleNamespace(daemon=True)
+    for home, attribute, value in (
+        (multiprocessing, "current_process", worker),
+        (sample_dataset, "current_rank", 1),
+    ):
+        with monkeypatch.context() as context:
+            context.setattr(home, attribute, lambda value=value: value)
+            build([300, 0, 0], tmp_path / "index", blend=([paths[2]], None))[0][0]
+    assert not (tmp_path / "index").exists()

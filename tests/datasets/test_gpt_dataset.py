@@ -222,8 +222,8 @@ def test_rank_1_takes_over(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("fork", False),
         ("fork", True),
-        ("spawn", True),
         ("forkserver", True),
+        pytest.param("spawn", True, marks=pytest.mark.slow),
         pytest.param("spawn", False, marks=pytest.mark.slow),
         pytest.param("forkserver", False, marks=pytest.mark.slow),
     ],

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.forked import run_fresh  # noqa: E402
+from tests.forked import run_fresh, run_python  # noqa: E402
 from zindex.datasets import indexed_dataset  # noqa: E402
 from zindex.datasets.indexed_dataset import (  # noqa: E402
     DType,
@@ -27,7 +27,7 @@ from zindex.datasets.indexed_dataset import (  # noqa: E402
     get_bin_path,
     get_idx_path,
 )
-from zindex.errors import ConfigError, SourceError  # noqa: E402
+from zindex.errors import ConfigError, SourceError, VerificationError  # noqa: E402
 
 DOCUMENTS = [[[1, 2, 3]], [], [[4, 5], [6]], [[]], [[7, 8, 9, 10]]]
 SEQUENCES = [sequence for document in DOCUMENTS for sequence in document]
@@ -155,7 +155,9 @@ class TestItems:
         assert again[0][0].tolist() == [1, 2, 3]
         assert again.sequence_modes.tolist() == [3, 2, 1, 0, 4]
 
-    @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+    @pytest.mark.parametrize(
+        "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+    )
     def test_children_after_reads_of_the_parent(self, dataset: IndexedDataset, method: str) -> None:
         assert dataset[0].tolist() == [1, 2, 3]
         context = multiprocessing.get_context(method)
@@ -170,6 +172,54 @@ class TestItems:
         assert dataset[:] == []
         with pytest.raises(IndexError, match=r"within \[0, 0\), but 0 was asked"):
             dataset[0]
+
+
+CUT = """
+import os, sys
+import numpy as np
+from tests.datasets.configs import plain_config
+from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
+from zindex.datasets.utils import Split
+from zindex.errors import VerificationError
+
+prefix, suffix, kind = sys.argv[1:]
+builder = IndexedDatasetBuilder(prefix + ".bin")
+for start in range(4000):
+    builder.add_document(range(start, start + 30), [30])
+builder.finalize(prefix + ".idx")
+dataset = IndexedDataset(prefix)
+if kind == "samples":
+    config = plain_config(sequence_length=64)
+    dataset = GPTDataset(dataset, prefix, np.arange(4000), None, Split.train, config)
+    dataset[0]
+os.truncate(prefix + suffix, 100)
+try:
+    for item in range(900, 999) if kind == "samples" else (3990,):
+        dataset[item]
+except VerificationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"), [(".bin", "sequences"), (".idx", "sequences"), (".bin", "samples")]
+)
+def test_a_pair_cut_under_a_reader_is_an_error_and_no_signal(
+    tmp_path: Path, suffix: str, kind: str
+) -> None:
+    done = run_python("-c", CUT, str(tmp_path / "a"), suffix, kind)
+    assert done.returncode == 0, done.stderr
+    assert f"a{suffix} must hold" in done.stdout
+
+
+def test_an_idx_replaced_after_it_was_opened_is_refused(prefix: str) -> None:
+    dataset = IndexedDataset(prefix)
+    assert dataset.sequence_lengths.tolist() == [3, 2, 1, 0, 4]
+    build(prefix, DOCUMENTS[::-1])
+    assert dataset.sequence_lengths.tolist() == [3, 2, 1, 0, 4]
+    with pytest.raises(VerificationError, match="must stay as it was opened"):
+        dataset[0]
 
 
 class TestOpening:
@@ -386,7 +436,7 @@ class TestAddDocuments:
 
     def test_chunk_size(self, tmp_path: Path) -> None:
         builder = IndexedDatasetBuilder(str(tmp_path / "b.bin"))
-        with pytest.raises(ConfigError, match="at least 1, but is 0;"):
+        with pytest.raises(ConfigError, match="a whole number of at least 1, got 0"):
             builder.add_documents([[1]], chunk_size=0)
 
     def test_awkward_is_needed_only_for_its_arrays(self) -> None:

@@ -19,6 +19,7 @@ from tests.indexing.runs import make_config as make_run
 from zindex.config import DatasetConfig
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
+from zindex.datasets.gpt_dataset import MockGPTLowLevelDataset
 from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.run_datasets import open_run
 from zindex.datasets.utils import Split
@@ -26,7 +27,6 @@ from zindex.errors import ConfigError, PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing.packing import PackingBuild
 from zindex.plan.packing import PackingRules
-from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13, 1, 25, 3, 1, 2]
 ITEM = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
@@ -239,7 +239,7 @@ def test_indices_built_ahead_are_found(path: str, tmp_path: Path, store: Any) ->
     )
     zindex.build(config, SerialExecutor())
     before = sorted(path.name for path in (tmp_path / "index").iterdir())
-    assert len(before) == 1
+    assert [name.split("-")[0] for name in before] == ["names", "packed", "zarr.json"]
     choices = {"path_to_cache": str(tmp_path / "index"), "store": store, "order": "scalable"}
     dataset = open_packed(path, 30, **choices)
     assert len(dataset) >= 30
@@ -284,7 +284,7 @@ def test_pickle_and_loader_workers(prefix: str) -> None:
     dataset = open_packed(prefix)
     expected = read_all(dataset)
     assert len(pickle.dumps(dataset)) < 10_000
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
         np.testing.assert_array_equal(pool.apply(read_all, (dataset,)), expected)
     loader = torch.utils.data.DataLoader(dataset, batch_size=4)
     tokens = np.concatenate([batch["tokens"].numpy() for batch in loader])

@@ -28,7 +28,8 @@ def make_config(**settings: Any) -> T5MaskedWordPieceDatasetConfig:
 
 
 def open_t5(tmp_path: Path, cls: Any = T5MaskedWordPieceDataset, **settings: Any) -> Any:
-    write_sentences(str(tmp_path / "c"), np.random.default_rng(1))
+    if not (tmp_path / "c.idx").exists():
+        write_sentences(str(tmp_path / "c"), np.random.default_rng(1))
     config = make_config(path_to_cache=str(tmp_path / "cache"), **settings)
     return open_dataset(IndexedDataset(str(tmp_path / "c")), config, cls=cls)
 

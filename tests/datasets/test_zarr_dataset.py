@@ -87,7 +87,7 @@ def read_third(dataset: ZarrIndexedDataset, results: Any) -> None:
 
 
 @one_layout
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_children(pair: tuple[IndexedDataset, ZarrIndexedDataset], method: str) -> None:
     ours = pair[1]

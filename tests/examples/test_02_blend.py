@@ -20,7 +20,7 @@ def test_blend_keeps_to_the_weights_in_both_orders(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr
     # Three indices and a blend of each order; the torch datasets opened these and built none.
-    stores = [open_store(path, kind="index") for path in (folder / "index").iterdir()]
+    stores = [open_store(path, kind="index") for path in (folder / "index").glob("*-*/")]
     assert len(stores) == 8
     blends = {store.spec["algorithm"]: store for store in stores if "dataset_index" in store}
     farthest = {}

@@ -157,6 +157,29 @@ class TestLostScheduler:
         )
         assert caught.value.__notes__ == ["in task five"]
 
+    def test_a_build_goes_on_here_without_a_cluster_that_it_can_do_without(
+        self, processes: DaskProcesses, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = tmp_path / "log"
+        monkeypatch.setattr(client, "is_dispensable", True)
+        executor = DaskExecutor(client)
+
+        async def main() -> list[int]:
+            first = await executor.hold(add, log, "first", 1, key="first")
+            second = await executor.hold(add, log, "second", first, 2, key="second")
+            processes.take_down("scheduler")
+            executor.patience = 0.3
+            await until(lambda: client.status != "running")
+            third = await executor.hold(add, log, "third", second, 3, key="third")
+            processes.bring_up("scheduler")  # too late
+            await until(lambda: client.status == "running")
+            return await asyncio.gather(
+                *(executor.run(add, log, "read", third, number, key="read") for number in range(3))
+            )
+
+        assert run_builds(main()) == [6, 7, 8]
+        assert log.read_text().split() == [*["first", "second"] * 2, "third", *["read"] * 3]
+
     def test_task_that_is_submitted_just_then_is_lost_as_well(
         self, processes: DaskProcesses, client: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

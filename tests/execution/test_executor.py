@@ -5,8 +5,10 @@ import gc
 import os
 import signal
 import socket
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,7 @@ import distributed  # noqa: F401  (its defaults are what a cluster must leave as
 import psutil
 import pytest
 from dask.sizeof import sizeof
+from distributed import Scheduler
 
 from tests.forked import run_fresh
 from zindex.errors import ConfigError, FingerprintMismatchError, NotReadyError, SourceError
@@ -395,6 +398,19 @@ def test_embedded_cluster_listens_nowhere_and_leaves_nothing() -> None:
     assert_threads_end(threads)
     assert set(process.children()) <= set(children)
     assert dask.config.get("distributed.worker.memory.spill") == settings
+
+
+def test_an_embedded_cluster_leaves_nothing_in_memory() -> None:
+    folders = len(sys.path_importer_cache)
+    with embedded_client(1) as client:
+        nodes = [weakref.ref(node) for node in gc.get_objects() if isinstance(node, Scheduler)]
+        assert run(DaskExecutor(client), add, 1, 2) == 3
+    del client
+    gc.collect()
+    others = {id(node) for node in gc.get_objects() if isinstance(node, Scheduler)}
+    assert nodes
+    assert sum(node() is not None for node in nodes) == len(others) <= len(nodes) - 1
+    assert len(sys.path_importer_cache) <= folders
 
 
 def test_embedded_cluster_ends_with_an_error_too() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.forked import run_fresh
 from zindex.errors import ClusterLostError, ConfigError, SourceError
 from zindex.execution.executor import run_together
-from zindex.execution.process_executor import ProcessExecutor, open_processes
+from zindex.execution.process_executor import ProcessExecutor
 
 
 def double(value: int) -> tuple[int, int]:
@@ -31,7 +32,7 @@ def die() -> None:
 
 
 def run(function: Any, *args: Any) -> Any:
-    with open_processes(1) as executor:
+    with closing(ProcessExecutor(1)) as executor:
         return asyncio.run(executor.run(function, *args, key="a-task"))
 
 
@@ -40,7 +41,7 @@ def test_tasks_run_elsewhere_and_results_come_back() -> None:
         tasks = [executor.run(double, 21 + i, key=f"double-{i}") for i in range(6)]
         return await run_together(tasks)
 
-    with open_processes(2) as executor:
+    with closing(ProcessExecutor(2)) as executor:
         assert executor.num_threads == 2
         found = asyncio.run(main(executor))
     assert [value for value, _ in found] == [42, 44, 46, 48, 50, 52]
@@ -75,7 +76,7 @@ def test_what_is_held_is_loaded_once() -> None:
             found += await run_together(tasks)
         return found
 
-    with open_processes(1, look) as executor:
+    with closing(ProcessExecutor(1, look)) as executor:
         found = asyncio.run(main(executor))
     assert found == [(number + i, number + 1) for number in range(6) for i in range(3)]
     assert Told.num_loads == 0
@@ -86,13 +87,16 @@ def test_what_cannot_be_loaded_is_an_error_of_the_task() -> None:
         held = await executor.hold(Told, -1, key="held")
         await executor.run(look, held, 0, key="a-task")
 
-    with open_processes(1) as executor, pytest.raises(SourceError, match="be loaded here") as error:
+    with (
+        closing(ProcessExecutor(1)) as executor,
+        pytest.raises(SourceError, match="be loaded here") as error,
+    ):
         asyncio.run(main(executor))
     assert "in task a-task" in error.value.__notes__
 
 
 def test_all_processes_start_with_the_first_task() -> None:
-    with open_processes(3) as executor:
+    with closing(ProcessExecutor(3)) as executor:
         asyncio.run(executor.run(double, 1, key="a-task"))
         assert len(executor._pool._processes) == 3
 

@@ -78,7 +78,7 @@ class TestBoth:
     def test_children(self, path: str, reader: type[BinFile | MappedBinFile]) -> None:
         tokens = reader(path)
         tokens.read(np.uint16, 1, 0)
-        for method in ("fork", "spawn"):
+        for method in ("fork", "forkserver"):
             with multiprocessing.get_context(method).Pool(2) as pool:
                 parts = pool.starmap(tokens.read, [(np.uint16, 8, 16 * i) for i in range(8)])
             assert np.concatenate(parts).tolist() == list(range(64))

@@ -85,13 +85,10 @@ def test_names_of_a_cache() -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint8", "float32", ">i4"])
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (8,), (0, 2), (5, 2), (9, 3), (4, 2, 3)])
-def test_files_are_those_of_numpy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, shape: tuple[int, ...]
-) -> None:
-    monkeypatch.setattr(megatron_cache, "_BLOCK_ROWS", 4)
+def test_files_are_those_of_numpy(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     np.save(tmp_path / "theirs.npy", array)
-    write_npy(tmp_path / "ours.npy", array)
+    write_npy(tmp_path / "ours.npy", array, 4)
     assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "theirs.npy").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["ours.npy", "theirs.npy"]
 
@@ -106,9 +103,7 @@ def test_files_do_not_depend_on_blocks(
     shape = (num_rows,) if num_columns is None else (num_rows, num_columns)
     array = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)[::-1]  # not contiguous
     np.save(folder / "theirs.npy", np.ascontiguousarray(array))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(megatron_cache, "_BLOCK_ROWS", block)
-        write_npy(folder / "ours.npy", array)
+    write_npy(folder / "ours.npy", array, block)
     assert (folder / "ours.npy").read_bytes() == (folder / "theirs.npy").read_bytes()
 
 
@@ -133,15 +128,12 @@ class Failing:
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_failure_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
-) -> None:
-    monkeypatch.setattr(megatron_cache, "_BLOCK_ROWS", 4)
+def test_a_failure_leaves_what_was_there(tmp_path: Path, exists: bool) -> None:
     path = tmp_path / "a.npy"
     if exists:
         np.save(path, np.arange(3))
     with pytest.raises(OSError, match="row 4 is gone"):
-        write_npy(path, Failing())
+        write_npy(path, Failing(), 4)
     assert os.listdir(tmp_path) == (["a.npy"] if exists else [])
     if exists:
         assert np.load(path).tolist() == [0, 1, 2]

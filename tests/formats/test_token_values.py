@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import SourceError
+from zindex.formats.bin_writer import convert_tokens
 from zindex.formats.token_dtypes import TOKEN_DTYPES
-from zindex.formats.token_values import convert_tokens
 
 INTEGERS = [dtype for dtype in TOKEN_DTYPES.values() if dtype.kind != "f"]
 

@@ -1,36 +1,39 @@
-"""Fenced code blocks of a Markdown guide as one shell script that runs them in order.
+"""Fenced code blocks of a Markdown guide, run in order.
 
-Blocks of ``sh`` run as they are, and each ``python`` block in its own interpreter. A ``yaml`` block
+Blocks of ``sh`` run in a shell, and each ``python`` block in a process of its own. A ``yaml`` block
 whose first line is a comment that begins with a file name is written to that file. Blocks marked
 ``no-run`` and blocks of other languages are skipped.
 """
 
 import re
-import shlex
-import sys
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+
+from tests.forked import WITHOUT_MEGATRON, run_python
 
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([\w./-]+\.yaml)\b")
 
 
-def make_script(guide: Path) -> str:
-    """Return the shell script of a guide; it stops at the first command that fails."""
-    return "\n".join(["set -euo pipefail", *_commands(guide.read_text(encoding="utf-8"))])
-
-
-def _commands(text: str) -> Iterator[str]:
-    for language, marks, body in _BLOCK.findall(text):
+def run_blocks(guide: Path, folder: Path, environment: Mapping[str, str]) -> None:
+    """Run the blocks of a guide in a folder; fail with the first command that fails."""
+    for language, marks, body in _BLOCK.findall(guide.read_text(encoding="utf-8")):
         if "no-run" in marks:
             continue
-        if language == "sh":
-            yield body
+        if language == "yaml" and (name := _FILE_NAME.match(body)):
+            (folder / name[1]).write_text(body, encoding="utf-8")
         elif language == "python":
-            yield _here_document(shlex.quote(sys.executable), body)
-        elif language == "yaml" and (name := _FILE_NAME.match(body)):
-            yield _here_document(f"cat > {name[1]}", body)
-
-
-def _here_document(command: str, body: str) -> str:
-    return f"{command} <<'END-OF-BLOCK'\n{body}END-OF-BLOCK"
+            done = run_python("-c", WITHOUT_MEGATRON + body, env=environment, cwd=folder)
+        elif language == "sh":
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", body],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+            )
+        if language in ("python", "sh"):
+            said = f"{body}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+            assert done.returncode == 0, said

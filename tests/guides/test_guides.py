@@ -2,13 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.guides.blocks import make_script
+from tests.guides.blocks import run_blocks
 from tests.guides.sandbox import make_sandbox, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -34,15 +33,7 @@ def test_guide(guide: Path, sandbox: Path, tmp_path: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
-        ["bash", "-c", make_script(guide)],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    run_blocks(guide, folder, environment)
 
 
 def test_guides_are_found() -> None:

@@ -14,7 +14,7 @@ from zindex.indexing.ensure import build_store
 from zindex.indexing.mapping_tasks import SentenceSource
 from zindex.indexing.sentence_mapping import plan_mapping
 from zindex.ingest.length_source import open_source
-from zindex.io import local
+from zindex.io import create_only
 from zindex.store.layout import ChunkGrid
 
 
@@ -32,7 +32,7 @@ def build(prefix: str, folder: Path, writes: int | None) -> None:
         grid=ChunkGrid(4, 8),
         partition_length=10,
     )
-    with death_before(writes, (local, "_publish"), die=kill_process):
+    with death_before(writes, (create_only, "publish"), die=kill_process):
         run_builds(build_store(plan, source, folder, SerialExecutor()))
 
 

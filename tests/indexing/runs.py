@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import WriteCorpus
 from tests.killing import Killed, death_before
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import NotReadyError
@@ -35,6 +36,16 @@ def make_config(tmp_path: Path, *datasets: Any, **settings: Any) -> RunConfig:
         "grid": GRID,
     }
     return RunConfig(**(values | settings))
+
+
+def make_run(tmp_path: Path, write_corpus: WriteCorpus, **settings: Any) -> RunConfig:
+    """Return a blend of two corpora, web and code."""
+    members = (
+        DatasetConfig(write_corpus(LENGTHS, name="web"), weight=3.0),
+        DatasetConfig(write_corpus(LENGTHS * 2, name="code"), weight=1.0),
+    )
+    samples = {"train": 40, "valid": 10, "test": 0}
+    return make_config(tmp_path, *members, **{"samples": samples, "split": "60,40,0"} | settings)
 
 
 def ensure_index(plan: Any, source: Any, folder: str, rank: Rank | None = None) -> Store:

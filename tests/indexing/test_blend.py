@@ -10,12 +10,12 @@ from tests.indexing.blends import GRID, naive_greedy
 from zindex.errors import StoreError, VerificationError
 from zindex.execution.executor import SerialExecutor, embedded_client, open_executor, run_builds
 from zindex.indexing import blend as module
-from zindex.indexing import permutation, store_build, uniform_shuffle
+from zindex.indexing import store_build, uniform_shuffle
+from zindex.indexing.blend import Permutation
 from zindex.indexing.blend_arrays import compute_blend_arrays, open_blend_arrays
 from zindex.indexing.ensure import build_store
-from zindex.indexing.permutation import Permutation
 from zindex.indexing.store_build import find_index
-from zindex.io import local
+from zindex.io import create_only
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store.commit import begin_store
 from zindex.store.layout import ChunkGrid
@@ -228,14 +228,14 @@ def test_a_permutation_of_another_size_is_not_used(tmp_path):
 
 def test_scratch_files_that_a_faster_builder_removed(tmp_path, monkeypatch):
     plan = make_plan(order="scalable", shuffle="uniform")
-    read = permutation.read_positions
+    read = module.uniform_shuffle.read_positions
 
     def come_second(*args):
-        monkeypatch.setattr(permutation, "read_positions", read)
+        monkeypatch.setattr(module.uniform_shuffle, "read_positions", read)
         build(plan, tmp_path)
         return read(*args)
 
-    monkeypatch.setattr(permutation, "read_positions", come_second)
+    monkeypatch.setattr(module.uniform_shuffle, "read_positions", come_second)
     done = build(plan, tmp_path)
     assert done.num_written == 0
     assert_computed(plan, done.store)
@@ -246,14 +246,14 @@ def test_scratch_files_that_another_blend_in_the_same_order_removed(tmp_path, mo
         BlendPlan.weighted(weights, 300, split="train", order="scalable", shuffle="uniform")
         for weights in ([1, 2, 3], [3, 2, 1])
     ]
-    read = permutation.read_positions
+    read = module.uniform_shuffle.read_positions
 
     def come_second(*args):
-        monkeypatch.setattr(permutation, "read_positions", read)
+        monkeypatch.setattr(module.uniform_shuffle, "read_positions", read)
         build(plans[0], tmp_path)
         return read(*args)
 
-    monkeypatch.setattr(permutation, "read_positions", come_second)
+    monkeypatch.setattr(module.uniform_shuffle, "read_positions", come_second)
     for plan in reversed(plans):
         done = build(plan, tmp_path)
         assert_computed(plan, done.store)
@@ -262,15 +262,15 @@ def test_scratch_files_that_another_blend_in_the_same_order_removed(tmp_path, mo
 
 def test_a_scratch_folder_that_is_removed_while_a_file_is_written(tmp_path, monkeypatch):
     plan = make_plan(order="scalable", shuffle="uniform")
-    publish = local._publish
+    publish = create_only.publish
 
-    def come_second(partial, path):
+    def come_second(partial, path, status):
         if path.suffix == ".scratch":
-            monkeypatch.setattr(local, "_publish", publish)
+            monkeypatch.setattr(create_only, "publish", publish)
             uniform_shuffle.remove_scratch(path.parent)
-        return publish(partial, path)
+        return publish(partial, path, status)
 
-    monkeypatch.setattr(local, "_publish", come_second)
+    monkeypatch.setattr(create_only, "publish", come_second)
     done = build(plan, tmp_path)
     assert_computed(plan, done.store)
     assert not list(tmp_path.glob("shuffle-*"))
@@ -319,7 +319,7 @@ def test_damage_to_scratch_files_is_an_error(tmp_path, monkeypatch):
     def fail(*args):
         raise VerificationError("part-0000.scratch fails its checksum")
 
-    monkeypatch.setattr(permutation, "read_positions", fail)
+    monkeypatch.setattr(module.uniform_shuffle, "read_positions", fail)
     with pytest.raises(VerificationError, match=r"part-0000\.scratch fails"):
         run_builds(
             build_store(

@@ -43,13 +43,11 @@ def test_scalable_gives_every_sample_once(shuffle):
         assert sorted(j for d, j in pairs if d == dataset) == list(range(count))
 
 
-def test_a_keyed_blend_is_its_permutation(monkeypatch):
-    monkeypatch.setattr(blend_arrays, "_BLOCK", 33)
+def test_a_keyed_blend_is_its_permutation():
     plan = make_plan(order="scalable")
     numbers = compute_permutation(plan.permutation, 0, 100)
-    arrays = compute_blend_arrays(plan)
-    starts = np.cumsum([0, 50, 20, 25])
-    assert np.array_equal(starts[arrays.dataset_index] + arrays.dataset_sample_index, numbers)
+    datasets, samples = blend_arrays.compute_scalable(plan, 0, 100, block_length=33)
+    assert np.array_equal(np.cumsum([0, 50, 20, 25])[datasets] + samples, numbers)
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])

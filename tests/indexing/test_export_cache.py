@@ -62,10 +62,7 @@ def test_path_for_a_dataset_that_is_not_there_is_refused(store: Store, tmp_path:
         zindex.export_cache(config, tokenizer={}, dataset_paths={"web": "/data/web"})
 
 
-def test_cache_files_are_plain_arrays(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("zindex.formats.megatron_cache._BLOCK_ROWS", 3)
+def test_cache_files_are_plain_arrays(store: Store, tmp_path: Path) -> None:
     config = make_config(tmp_path, samples={"train": 11})
     ((_, result),) = zindex.build(config, client=SERIAL).items()
     (description,) = zindex.export_cache(config, tmp_path / "cache", tokenizer={"a": 1})

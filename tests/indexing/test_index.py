@@ -185,7 +185,7 @@ def _build_once(plan: Any, source: Any, folder: Path, barrier: Any, results: Any
 
 def test_parallel_builders_share_the_work(plan_all: PlanIndex, tmp_path: Path) -> None:
     plan, source = plan_all(num_samples=60, chunk=1)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     barrier, results = context.Barrier(3), context.Queue()
     arguments = (plan, source, tmp_path, barrier, results)
     processes = [context.Process(target=_build_once, args=arguments) for _ in range(3)]

@@ -38,7 +38,7 @@ def four_bytes(count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def test_lengths_of_a_split_are_read_once_by_all_threads() -> None:
-    lengths, source = _SplitCache(), CountingSource()
+    lengths, source = _SplitCache(1000), CountingSource()
     barrier = threading.Barrier(8)
     got = []
 
@@ -56,7 +56,7 @@ def test_lengths_of_a_split_are_read_once_by_all_threads() -> None:
 
 
 def test_splits_and_datasets_are_distinct() -> None:
-    lengths, source, other = _SplitCache(), CountingSource("a"), CountingSource("b")
+    lengths, source, other = _SplitCache(1000), CountingSource("a"), CountingSource("b")
     for _ in range(2):
         for start in (0, 5):
             assert lengths.get(source, start, 9).tolist() == [*range(start, 9)]
@@ -66,9 +66,8 @@ def test_splits_and_datasets_are_distinct() -> None:
     assert lengths.get(CountingSource("a"), 0, 9) is lengths.get(source, 0, 9)
 
 
-def test_least_used_lengths_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_cache, "_LENGTHS_NBYTES", 100)  # 25 lengths
-    lengths, source = _SplitCache(), CountingSource()
+def test_least_used_lengths_make_room() -> None:
+    lengths, source = _SplitCache(100), CountingSource()  # 25 lengths
     for start in (0, 10):
         lengths.get(source, start, start + 10)
     lengths.get(source, 0, 10)
@@ -80,7 +79,7 @@ def test_least_used_lengths_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_finished_build_is_evicted() -> None:
-    lengths, source, other = _SplitCache(), CountingSource("a"), CountingSource("b")
+    lengths, source, other = _SplitCache(1000), CountingSource("a"), CountingSource("b")
     for item in (source, other):
         lengths.get(item, 0, 10)
     lengths.evict(source.facts.length_digest)
@@ -90,7 +89,7 @@ def test_finished_build_is_evicted() -> None:
 
 
 def test_failed_read_is_not_cached() -> None:
-    lengths, source = _SplitCache(), CountingSource()
+    lengths, source = _SplitCache(1000), CountingSource()
     read = source.lengths
 
     def fail(start: int, stop: int) -> Any:
@@ -112,8 +111,7 @@ def test_lengths_beyond_the_budget_spill_to_a_scratch_file(
     """Memory is bounded by the budget for any number of documents."""
     lengths = [3, 0, 5, 2, 7, 0, 4, 9]
     plan, source = plan_index(write_corpus(lengths))
-    monkeypatch.setattr(length_cache, "_COPIED_ROWS", 3)
-    monkeypatch.setattr(length_cache, "_LENGTHS_NBYTES", 4 * len(lengths) - 1)
+    monkeypatch.setattr(length_cache._splits, "most_nbytes", 4 * len(lengths) - 1)
     monkeypatch.setattr(length_cache.tempfile, "tempdir", str(tmp_path))
     mapped = length_cache._splits.get(source, 0, len(lengths))
     assert isinstance(mapped, np.memmap)
@@ -128,7 +126,7 @@ def test_scratch_without_room_is_one_sentence(
     write_corpus: WriteCorpus, plan_index: PlanIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, source = plan_index(write_corpus([3, 0, 5]))
-    monkeypatch.setattr(length_cache, "_LENGTHS_NBYTES", 0)
+    monkeypatch.setattr(length_cache._splits, "most_nbytes", 0)
     monkeypatch.setattr(
         length_cache.tempfile, "TemporaryFile", lambda **settings: io.FileIO("/dev/full", "w")
     )
@@ -140,10 +138,9 @@ def test_scratch_without_room_is_one_sentence(
         length_cache._splits.get(source, 0, 3)
 
 
-def test_ordered_lengths_without_room_are_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordered_lengths_without_room_are_not_cached() -> None:
     """Shards are read in the order in which they were cached: the first ones stay."""
-    monkeypatch.setattr(length_cache, "_ORDERED_NBYTES", 100)
-    ordered = _ShardCache()
+    ordered = _ShardCache(100)
     for shard in range(4):
         ordered.put(ROOT, (10 * shard, 10 * shard + 10), four_bytes(10))
     assert [ordered.get(ROOT, (10 * shard, 10 * shard + 10)) is not None for shard in range(4)] == [
@@ -154,9 +151,8 @@ def test_ordered_lengths_without_room_are_not_cached(monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_ordered_lengths_of_other_builds_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_cache, "_ORDERED_NBYTES", 100)
-    ordered = _ShardCache()
+def test_ordered_lengths_of_other_builds_make_room() -> None:
+    ordered = _ShardCache(100)
     for shard in range(2):
         ordered.put(OTHER, (10 * shard, 10 * shard + 10), four_bytes(10))
     ordered.put(ROOT, (0, 10), four_bytes(10))
@@ -187,8 +183,8 @@ def test_result_does_not_depend_on_the_cache(
         return all_files(result.store.root)
 
     expected = build("usual")
-    monkeypatch.setattr(length_cache, "_ORDERED_NBYTES", 0)
-    monkeypatch.setattr(length_cache, "_LENGTHS_NBYTES", 0)
+    monkeypatch.setattr(length_cache._shards, "most_nbytes", 0)
+    monkeypatch.setattr(length_cache._splits, "most_nbytes", 0)
     assert build("nothing-cached") == expected
 
 

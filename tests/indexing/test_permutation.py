@@ -1,12 +1,13 @@
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
 
 from zindex.execution.executor import SerialExecutor, run_builds
-from zindex.indexing import permutation as module
+from zindex.indexing import blend as module
+from zindex.indexing.blend import Permutation
 from zindex.indexing.blend_arrays import compute_permutation
-from zindex.indexing.permutation import Permutation
 from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
 from zindex.plan.blend_plan import PermutationPlan
 from zindex.store.layout import ChunkGrid
@@ -55,9 +56,8 @@ def test_a_keyed_permutation(tmp_path, num_samples):
 
 
 def test_a_uniform_permutation_scatters_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        module, "UniformShuffle", lambda *args: UniformShuffle(*args, min_part_length=30)
-    )
+    short_parts = partial(UniformShuffle, min_part_length=30)
+    monkeypatch.setattr(module.uniform_shuffle, "UniformShuffle", short_parts)
     plan = PermutationPlan(100, 7, "valid", "uniform", GRID)
     executor = CountingExecutor()
     permutation = Permutation(plan, executor, tmp_path)

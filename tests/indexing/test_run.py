@@ -75,7 +75,7 @@ class TestBuild:
             assert len(results) == 6
             for split in ("train", "valid", "test"):
                 assert results[first, split].store == results[second, split].store
-            assert len(list((tmp_path / folder).iterdir())) == 3
+            assert len(list((tmp_path / folder).glob("gpt-*"))) == 3
 
     def test_any_form_of_the_configuration_gives_the_same(
         self, write_corpus: WriteCorpus, tmp_path: Path

@@ -397,7 +397,7 @@ def test_what_cannot_be_is_named() -> None:
         UniformShuffle(-1, 1, "train")
     with pytest.raises(PlanError, match=rf"got {2**43 + 1}; use the keyed shuffle"):
         UniformShuffle(2**43 + 1, 1, "train")
-    with pytest.raises(ConfigError, match=r"seed must be 0 or more, got -3"):
+    with pytest.raises(ConfigError, match=r"seed must be a whole number of at least 0, got -3"):
         UniformShuffle(1, -3, "train")
     with pytest.raises(ConfigError, match=r"train, valid, test, got 'dev'"):
         UniformShuffle(1, 3, "dev")

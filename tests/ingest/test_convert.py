@@ -322,6 +322,17 @@ def test_link_to_a_corpus_that_moved_is_not_finished(tmp_path: Path) -> None:
     assert open_tokens(convert_one(second, tmp_path / "other", link=True)).read(0, 3).size == 3
 
 
+def test_several_corpora_are_not_written_into_a_store(tmp_path: Path) -> None:
+    prefix = write_pair(tmp_path / "corpus", [1])
+    convert_one(prefix, tmp_path / "store")
+    with pytest.raises(
+        ConfigError, match=r"need a directory for their stores, \S+store is a store"
+    ):
+        zindex.convert(str(tmp_path / "c*"), tmp_path / "store")
+    assert sorted(os.listdir(tmp_path / "store" / "_zindex")) == ["manifest.json", "plan.json"]
+    assert not (tmp_path / "store" / "corpus.zarr").exists()
+
+
 def test_foreign_folder_is_refused(tmp_path: Path) -> None:
     prefix = write_pair(tmp_path / "corpus", [1])
     (tmp_path / "store").mkdir()

@@ -10,7 +10,7 @@ from tests.io.test_remote_files import make_msc
 from zindex.errors import SourceError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.convert import convert
-from zindex.ingest.count import count_sequences
+from zindex.ingest.corpora.pairs import count_sequences
 
 SERIAL = SerialExecutor()
 

@@ -159,7 +159,7 @@ def test_another_number_of_processes_goes_on(
 
 def test_little_data_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"x": "1"}])
-    monkeypatch.setattr(process_executor, "open_processes", None)
+    monkeypatch.setattr(process_executor, "ProcessExecutor", None)
     assert import_records(path, tmp_path / "s", num_processes=0).spec["num_records"] == 1
     import_records(path, tmp_path / "alone", num_processes=1)
     monkeypatch.setattr(driver, "_NBYTES_ALONE", 10)

@@ -17,8 +17,7 @@ from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.formats.bin_writer import PairWriter
 from zindex.ingest.convert import convert
 from zindex.ingest.corpora import write_pair
-from zindex.ingest.export import export
-from zindex.ingest.merge import merge
+from zindex.ingest.merge import export, merge
 from zindex.store.verify import verify_store
 
 SERIAL = SerialExecutor()

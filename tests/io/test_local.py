@@ -12,13 +12,31 @@ from typing import Any
 import pytest
 
 from tests.forked import run_fresh
-from zindex.errors import ConfigError, StoreError, StoreNotFoundError
-from zindex.io import local
+from zindex.errors import ConfigError, StoreError, StoreNotFoundError, StoreUnwritableError
+from zindex.io import create_only, local
 from zindex.io.local import free_nbytes, local_path, read_file, sync_directory, write_once
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_whose_status_fails_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    opened, close = list[int](), os.close
+
+    def fail(descriptor: int) -> os.stat_result:
+        opened.append(descriptor)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", fail)
+        patch.setattr(os, "close", lambda number: (close(number), opened.remove(number)))
+        with pytest.raises(OSError, match="Stale"):
+            local.open_regular(str(tmp_path / "a"))
+    assert opened == []
 
 
 @pytest.mark.parametrize(
@@ -153,13 +171,157 @@ def test_file_systems_without_renameat2_or_hard_links(
     def refuse_link(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(local, "_renameat2", refuse)
+    monkeypatch.setattr(create_only, "_renameat2", refuse)
     if not has_links:
         monkeypatch.setattr(local.os, "link", refuse_link)
     assert write_once(tmp_path / "file", [b"first"])
     assert not write_once(tmp_path / "file", [b"second"])
     assert (tmp_path / "file").read_bytes() == b"first"
     assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("way", ["_rename_new", "link", "replace"])
+@pytest.mark.parametrize("code", [errno.EEXIST, errno.ENOENT, errno.ESTALE, errno.EIO])
+def test_a_lost_reply_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, code: int
+) -> None:
+    """The call was done, and its repetition reports an error."""
+    module: Any = create_only if way == "_rename_new" else os
+    real = getattr(module, way)
+
+    def lose(*names: Any) -> None:
+        real(*names)
+        raise OSError(code, os.strerror(code))
+
+    if way == "link":
+        monkeypatch.setattr(create_only, "_renameat2", lambda *names: -1)
+    monkeypatch.setattr(module, way, lose)
+    assert write_once(tmp_path / "file", [b"mine"], replace=way == "replace")
+    assert (tmp_path / "file").read_bytes() == b"mine"
+    assert names(tmp_path) == ["file"]
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take renameat2 and hard links away."""
+
+    def refuse(*names: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(create_only, "_renameat2", lambda *names: -1)
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(create_only, "_exclusive", {})
+
+
+def test_a_file_system_that_creates_nothing_exclusively_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch)
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, *a: real(path, flags & ~os.O_EXCL, *a))
+    with pytest.raises(StoreError, match=r"must refuse to create a file that exists, by renameat2"):
+        write_once(tmp_path / "file", [b"content"])
+    assert names(tmp_path) == []
+
+
+def test_a_claim_of_a_dead_writer_is_completed_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch)
+    path, partial = tmp_path / "file", tmp_path / "file.0123456789ab.partial"
+    claim = create_only.CLAIM + partial.name.encode()
+    path.write_bytes(claim)
+    with pytest.raises(StoreNotFoundError, match="no file"):
+        read_file(path)
+    partial.write_bytes(b"theirs")
+    assert not write_once(path, [b"mine"])
+    assert read_file(path) == b"theirs"
+    monkeypatch.setattr(create_only, "_PAUSE", 1e-9)
+    for content in (claim, claim[:20], b"", create_only.CLAIM + b"../file.0123456789ab.partial"):
+        path.write_bytes(content)
+        with pytest.raises(StoreError, match=r"file must be a whole file, it is the claim of a"):
+            write_once(path, [b"mine"])
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+def test_a_claim_that_fails_leaves_the_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    without_links(monkeypatch)
+    real = getattr(os, call)
+    calls = []
+
+    def fail(*arguments: Any) -> Any:
+        calls.append(call)
+        if len(calls) > (call == "fsync"):  # the first is that of the content
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StoreUnwritableError, match="No space left on device; make room"):
+            write_once(tmp_path / "file", [b"content"])
+    assert names(tmp_path) == []
+    assert write_once(tmp_path / "file", [b"content"])
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, r"7 bytes, where [\d,]+ are free, .* No space left on device; make room"),
+        (errno.EDQUOT, r"7 bytes, the system says: Disk quota exceeded; make room, raise"),
+        (errno.EACCES, r"Permission denied; check the permissions of the file and its folders"),
+        (errno.EROFS, r"Read-only file system; mount the file system for writing or choose"),
+        (errno.EMFILE, r"Too many open files; raise the limit of open files \(ulimit -n\)"),
+    ],
+)
+@pytest.mark.parametrize("call", ["open", "mkdir"])
+def test_the_system_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str, call: str
+) -> None:
+    path = tmp_path / "folder" / "file"
+
+    def refuse(name: Any, *arguments: Any) -> Any:
+        if call == "open" and not path.parent.exists():
+            raise FileNotFoundError
+        raise OSError(code, os.strerror(code), os.fspath(name))
+
+    if call == "open":
+        path.parent.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(StoreUnwritableError, match=words) as caught:
+            write_once(path, [b"content"])
+        assert str(caught.value).startswith(f"{path} must be written with 7 bytes")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", ["", "something"])
+def test_a_folder_in_place_of_a_file_is_moved_aside(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file"
+    path.mkdir()
+    if content:
+        (path / content).touch()
+    assert not write_once(path, [b"right"])
+    assert write_once(path, [b"right"], replace=True)
+    assert path.read_bytes() == b"right"
+    assert [len(names(other)) for other in tmp_path.glob("*.partial")] == [bool(content)]
+
+
+def test_what_replaces_a_file_is_durable_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, f=real: (calls.append(n), f(*a))[1])
+    with local.replacing(tmp_path / "file") as partial:
+        Path(partial).write_bytes(b"content")
+    assert calls == ["fsync", "replace", "fsync"]
+    other = OSError(errno.EACCES, "Permission denied", "/another/file")
+    with pytest.raises(OSError, match="another") as caught, local.replacing(tmp_path / "file"):
+        raise other
+    assert caught.value is other
 
 
 @pytest.mark.parametrize("call", ["writev", "fsync", "_rename_new", "close"])
@@ -175,7 +337,7 @@ def test_a_failed_system_call_leaves_nothing(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr(local if call == "_rename_new" else local.os, call, fail)
+        patch.setattr(create_only if call == "_rename_new" else local.os, call, fail)
         with pytest.raises(OSError, match=re.escape(os.strerror(code))):
             write_once(tmp_path / "file", [b"content"])
     assert names(tmp_path) == []
@@ -202,14 +364,14 @@ def test_the_content_is_durable_before_it_has_its_name(
 ) -> None:
     calls = []
     for name in ("writev", "fsync", "close", "link", "unlink", "_rename_new"):
-        module: Any = local if name == "_rename_new" else local.os
+        module: Any = create_only if name == "_rename_new" else local.os
         real = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *args, n=name, f=real: (calls.append(n), f(*args))[1]
         )
     write_once(tmp_path / "file", [b"content"])
     assert calls == ["writev", "fsync", "close", "_rename_new"]
-    monkeypatch.setattr(local, "_renameat2", lambda *names: -1)
+    monkeypatch.setattr(create_only, "_renameat2", lambda *names: -1)
     write_once(tmp_path / "other", [b"content"])
     assert calls[4:] == ["writev", "fsync", "close", "_rename_new", "link", "unlink"]
 
@@ -218,7 +380,7 @@ def test_a_symlink_at_the_temporary_path_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = uuid.UUID(int=7)
-    monkeypatch.setattr(local, "uuid4", lambda: known)
+    monkeypatch.setattr(create_only, "uuid4", lambda: known)
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     planted = tmp_path / f"file.{known.hex[:12]}.partial"

@@ -1,5 +1,6 @@
 """Copies of objects: fetched once, and whenever they have changed."""
 
+import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.io.test_remote_files import make_msc
-from zindex.errors import SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io import node_copy, object_client
 from zindex.io.node_copy import VERSION_SUFFIX, keep_copy
 from zindex.io.objects import ObjectPath
@@ -81,6 +82,68 @@ def test_a_copy_that_is_not_current_is_replaced(
     keep_copy(url, copy)
     assert copy.read_bytes() == b"0123456789"
     assert not left.exists()
+
+
+def test_a_poisoned_copy_of_the_same_size_is_replaced(objects: ObjectPath, tmp_path: Path) -> None:
+    url, copy = put(objects / "a", b"0123456789"), tmp_path / "a"
+    keep_copy(url, copy)
+    status = copy.stat()
+    copy.write_bytes(b"9876543210")
+    os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    keep_copy(url, copy)
+    assert copy.read_bytes() == b"0123456789"
+
+
+def test_a_copy_that_was_touched_only_is_kept(
+    objects: ObjectPath, requests: list[str], tmp_path: Path
+) -> None:
+    url = put(objects / "a", b"0123456789")
+    keep_copy(url, tmp_path / "a")
+    os.utime(tmp_path / "a")
+    requests.clear()
+    keep_copy(url, tmp_path / "a")
+    keep_copy(url, tmp_path / "a")
+    assert requests == ["looked up"] * 2
+
+
+@pytest.mark.parametrize("name", ["a", f"a{VERSION_SUFFIX}", "."])
+def test_planted_links_are_not_followed(objects: ObjectPath, tmp_path: Path, name: str) -> None:
+    url, victim, cache = put(objects / "a", b"0123456789"), tmp_path / "victim", tmp_path / "cache"
+    victim.mkdir()
+    (victim / "file").write_bytes(b"9876543210")
+    if name == ".":
+        cache.symlink_to(victim)
+    else:
+        cache.mkdir()
+        (cache / name).symlink_to(victim / "file")
+    if name == "a":
+        keep_copy(url, cache / "a")
+        assert (cache / "a").read_bytes() == b"0123456789"
+        assert not (cache / "a").is_symlink()
+    else:
+        with pytest.raises(ConfigError, match=r"must belong to this user, .* own for copies"):
+            keep_copy(url, cache / "a")
+    assert (victim / "file").read_bytes() == b"9876543210"
+    assert [path.name for path in victim.iterdir()] == ["file"]
+
+
+def test_the_directory_is_private(
+    objects: ObjectPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, cache = put(objects / "a", b"0123456789"), tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    keep_copy(url, cache / "a")
+    assert cache.stat().st_mode & 0o777 == 0o755
+    monkeypatch.setattr(node_copy.os, "geteuid", lambda: 12345)
+    cache.chmod(0o777)
+    with pytest.raises(
+        ConfigError, match=r"cache must belong to this user, .* or others may write"
+    ):
+        keep_copy(url, cache / "a")
+    cache.chmod(0o755 if os.getuid() == 0 else 0o700)
+    with pytest.raises(ConfigError, match=r"must belong to this user"):
+        keep_copy(url, cache / "a")
 
 
 def test_whoever_comes_together_fetches_once(

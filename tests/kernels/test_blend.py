@@ -98,8 +98,10 @@ def test_the_exhaustive_order_that_megatron_draws():
 
 
 INSPECT = """
-from tests.kernels.test_blend import _greedy, draw, normalised, zeros
-draw(normalised(1, 4), zeros(2), 0, 9)
+import numpy as np
+from zindex.kernels import _greedy, blend
+weights, counts = np.array([0.2, 0.8]), np.zeros(2, np.int64)
+blend.blend_range(weights, counts, 0, np.empty(9, np.int16), np.empty(9, np.int64))
 (assembly,) = _greedy.run_blend.inspect_asm().values()
 assert len(assembly) > 1000
 assert not [op for op in ("vfmadd", "vfmsub", "vfnmadd", "fmsub\\t") if op in assembly]

@@ -7,8 +7,7 @@ import pytest
 
 from zindex.errors import ConfigError
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.store_factory import StoreFactory
-from zindex.keyed.stores import H5Store, MmapStore, ZarrStore
+from zindex.keyed.stores import H5Store, MmapStore, StoreFactory, ZarrStore
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +25,8 @@ def test_builtin(name: str, store_type: type[KeyedStore]) -> None:
 
 
 def test_unknown() -> None:
-    message = re.escape("Unknown component: 'csv'. Supported types: ['bin', 'h5', 'zarr'];")
+    known = "['bin', 'h5', 'mapped_bin', 'zarr']"
+    message = re.escape(f"Unknown component: 'csv'. Supported types: {known};")
     with pytest.raises(ConfigError, match=message):
         StoreFactory.create("csv")
 
@@ -37,7 +37,7 @@ def test_register() -> None:
         format = "mine"
 
     assert type(StoreFactory.create("mine")) is Mine
-    assert StoreFactory.names() == ["mine", "bin", "h5", "zarr"]
+    assert StoreFactory.names() == ["mine", "bin", "h5", "mapped_bin", "zarr"]
     assert StoreFactory.names("test") == ["mine"]
 
 

@@ -79,7 +79,7 @@ def check(dataset: BaseDataset, num_workers: int, method: str | None) -> None:
     assert most <= 3 * WINDOW * 17 < NUM_TOKENS * 2
 
 
-@pytest.mark.parametrize(("num_workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("num_workers", "method"), [(0, None), (2, "fork"), (2, "forkserver")])
 def test_d11_all_workers_give_the_same_batches(
     folders: dict[str, Path], num_workers: int, method: str | None
 ) -> None:

@@ -6,6 +6,7 @@ Prints a line for each start method, before and after this process has read the 
 """
 
 import hashlib
+import multiprocessing
 import sys
 from typing import Any
 
@@ -24,8 +25,8 @@ def digest(batches: Any) -> str:
 def main(run_file: str, num_workers: int) -> None:
     threads = loader(run_file, FakeTokenizer(), micro_batch_size=2, num_epochs=None)
 
-    def load(parent: str) -> None:
-        for method in ("fork", "forkserver", "spawn"):
+    def load(parent: str, *methods: str) -> None:
+        for method in methods:
             with loader(
                 threads.dataset,
                 micro_batch_size=2,
@@ -34,11 +35,12 @@ def main(run_file: str, num_workers: int) -> None:
             ) as workers:
                 print(method, parent, digest(workers), flush=True)
 
-    load("untouched")
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["zindex.loading.loader"])
+    load("untouched", "fork", "forkserver")
     # After reads, kernels and threads of this process, some of which are still running.
     print("threads", digest(threads), flush=True)
     next(iter(threads))
-    load("touched")
+    load("touched", "fork", "forkserver", "spawn")
 
 
 if __name__ == "__main__":

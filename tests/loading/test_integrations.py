@@ -40,8 +40,7 @@ def test_lightning_resumes_at_the_right_batch(tmp_path: Path) -> None:
     # The sanity check takes two batches of the validation, which then restarts.
     assert found["whole"]["seen"] == epoch
     assert found["whole"]["evaluated"] == [[0, 1], [2, 3], *count_up(0, 5, 2)]
-    for num_workers in (0, 2):
-        assert found[f"workers {num_workers}"] == [epoch[:4], epoch[4:]]
+    assert found["workers"] == [epoch[:4], epoch[4:]]
     assert found["two epochs"] == epoch * 2
     for name, step in {"step=2": 2, "step=6": 6, "end-epoch=0": 6, "step=8": 8}.items():
         assert found[name] == (epoch * 2)[step:]
@@ -64,7 +63,7 @@ def test_torchdata_keeps_the_state_of_the_sampler(num_workers: int, num_epochs: 
         return [batch["sample"].tolist() for batch in batches]
 
     epoch = count_up(0, 21, 4)
-    for step in range(1, 7):
+    for step in range(1, 7) if num_workers == 0 else (4, 6):
         _, before = open_both()
         batches = iter(before)
         assert samples_of(next(batches) for _ in range(step)) == epoch[:step]

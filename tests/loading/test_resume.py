@@ -66,9 +66,7 @@ def test_any_ranks_go_on_for_any_others(world_size: int) -> None:
         check_every_step(steps, open_ranks(other_size, 2, 0))
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "other_workers"), [(0, 1), (1, 2), (2, 3), (3, 0)], ids=str
-)
+@pytest.mark.parametrize(("num_workers", "other_workers"), [(0, 2), (2, 1), (1, 0)], ids=str)
 def test_any_workers_go_on_for_any_others(num_workers: int, other_workers: int) -> None:
     check_every_step(run(open_ranks(2, 3, num_workers)), open_ranks(1, 4, other_workers))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from zindex.errors import ConfigError
-from zindex.megatron.arguments import as_config, parse_arguments
+from zindex.megatron.prepare import as_config, parse_arguments
 
 BASE = "--seq-length 16 --train-iters 100 --global-batch-size 8 --data-cache-path cache "
 

@@ -15,8 +15,7 @@ from zindex.datasets.blended_megatron_dataset_config import DEFAULTS
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError
 from zindex.indexing import ensure
-from zindex.megatron.arguments import as_config, parse_arguments
-from zindex.megatron.prepare import prepare
+from zindex.megatron.prepare import as_config, parse_arguments, prepare
 
 
 @pytest.fixture(autouse=True)

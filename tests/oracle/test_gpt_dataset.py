@@ -278,7 +278,9 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
     assert [item.name for item in ours.values() if item.kw_only] == own
     assert [item.name for item in positional] == [item.name for item in dataclasses.fields(theirs)]
     for item in dataclasses.fields(theirs):
-        assert ours[item.name].default == item.default, item.name
+        # Ours reads by position unless a map is asked for: a file that is cut is then an error.
+        if item.name != "mmap_bin_files":
+            assert ours[item.name].default == item.default, item.name
         assert ours[item.name].init == item.init, item.name
 
 

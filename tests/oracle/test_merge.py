@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import numbers
 from zindex.execution.executor import SerialExecutor
-from zindex.ingest.count import count_sequences
+from zindex.ingest.corpora.pairs import count_sequences
 from zindex.ingest.merge import merge
 
 megatron: Any = pytest.importorskip("megatron.core.datasets.indexed_dataset")

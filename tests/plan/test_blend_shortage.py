@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zindex.errors import PlanError
 from zindex.plan.blend_request import BlendRequest
-from zindex.plan.blend_shortage import check_epochs
+from zindex.plan.blend_sizes import check_epochs
 
 #: Epochs that a dataset may have, and tokens of one of them; None where there is no limit.
 Limit = tuple[float, int] | None

@@ -89,6 +89,7 @@ def test_a_state_round_trips_through_json() -> None:
     state = make_state(
         datasets=("web", "code", "/added"),
         weights=(7.0, None, 0.1),
+        consumed_tokens=(0, 0, 5),
         sources=(*base.sources, cut),
         blends=(*base.blends, added),
         skipped=((0, 5, 8),),

@@ -14,14 +14,13 @@ from tests.conftest import FakeTokenizer
 from tests.datasets.test_gpt_dataset import make_config, open_dataset
 from tests.samples.plain_items import make_item
 from zindex.datasets.blended_dataset import BlendedDataset
-from zindex.datasets.gpt_dataset import GPTDataset, MockGPTDataset
+from zindex.datasets.gpt_dataset import GPTDataset, MockGPTDataset, MockGPTLowLevelDataset
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, VerificationError
 from zindex.execution.executor import SerialExecutor
 from zindex.samples import texts
 from zindex.samples.batch import SampleBatch, find_spans
-from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 from zindex.store import reader
 from zindex.store.layout import ChunkGrid
 from zindex.store.rows import read_many

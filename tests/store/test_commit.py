@@ -5,6 +5,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.io import local
+from zindex.io import create_only, local
 from zindex.store import commit
 from zindex.store.commit import (
     StorePlan,
@@ -186,9 +187,9 @@ def test_the_same_content_is_finished_on_the_grid_it_was_begun_on(root: Path) ->
 
 def test_short_arrays_are_not_padded(root: Path) -> None:
     build_arrays(root, ARRAYS, ChunkGrid())
-    # One chunk with its checksum, then the index of one chunk with its own.
+    # One chunk with its checksum, the table of one, then the index of one chunk with its own.
     sizes = {key: path.stat().st_size for key in ("one/c/0", "two/c/0/0") for path in [root / key]}
-    assert sizes == {"one/c/0": 40 + 4 + 16 + 4, "two/c/0/0": 160 + 4 + 16 + 4}
+    assert sizes == {"one/c/0": 40 + 4 + 4 + 16 + 4, "two/c/0/0": 160 + 4 + 4 + 16 + 4}
     for item, values in ARRAYS.items():
         np.testing.assert_array_equal(open_store(root)[item.name], values)
         np.testing.assert_array_equal(zarr.open_group(root, mode="r")[item.name][:], values)
@@ -198,7 +199,7 @@ def test_short_arrays_are_not_padded(root: Path) -> None:
 def test_chunks_of_an_array_of_one_shard_are_hardly_padded(root: Path) -> None:
     values = count_up(CHUNK_LENGTH + 1)
     build_arrays(root, {ONE: values}, ChunkGrid())
-    assert (root / "one/c/0").stat().st_size == values.nbytes + 4 + 2 * 4 + 2 * 16 + 4
+    assert (root / "one/c/0").stat().st_size == values.nbytes + 4 + 2 * 4 + 2 * 4 + 2 * 16 + 4
     np.testing.assert_array_equal(zarr.open_group(root, mode="r")["one"][:], values)
     np.testing.assert_array_equal(open_store(root)["one"], values)
 
@@ -251,6 +252,40 @@ def test_a_place_with_other_files_is_refused_and_left_alone(root: Path, name: st
     with pytest.raises(FingerprintMismatchError, match=re.escape(message)):
         begin_store(plan_arrays(root, ARRAYS))
     assert all_files(root) == {name: b"precious"}
+
+
+def test_shards_whose_plan_is_gone_are_named_and_built_again(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = all_files(build_arrays(root, ARRAYS).root)
+    (root / "zarr.json").unlink()
+    (root / "_zindex" / "plan.json").unlink()
+    stale = next(key for key in wanted if "/c/" in key)
+    other = {name: values + 1 for name, values in ARRAYS.items()}
+    build_arrays(root.parent / "other", other)
+    shutil.copy(root.parent / "other" / stale, root / stale)  # sound, of another build
+    assert all_files(build_arrays(root, ARRAYS).root) == wanted
+    assert f"such as {stale}, of a build whose plan is gone" in caplog.text
+
+
+def test_a_damaged_shard_without_a_plan_is_named_and_left_alone(root: Path) -> None:
+    wanted = all_files(build_arrays(root, ARRAYS).root)
+    (root / "zarr.json").unlink()
+    (root / "_zindex" / "plan.json").unlink()
+    key = next(key for key in wanted if "/c/" in key)
+    os.truncate(root / key, 3)
+    left = all_files(root)
+    with pytest.raises(FingerprintMismatchError, match=f"it holds other files, such as {key};"):
+        begin_store(plan_arrays(root, ARRAYS))
+    assert all_files(root) == left
+
+
+@pytest.mark.parametrize("inner", ["x", "c/x"])
+def test_a_store_inside_a_store_is_refused(root: Path, inner: str) -> None:
+    build_arrays(root, ARRAYS)
+    with pytest.raises(FingerprintMismatchError, match=f"must not lie in another store, {root} is"):
+        begin_store(plan_arrays(root / inner, ARRAYS))
+    assert not (root / inner).exists()
 
 
 def test_a_place_that_is_a_file_is_refused(root: Path) -> None:
@@ -445,10 +480,10 @@ def test_root_metadata_of_another_shape_is_refused(root: Path, content: str) -> 
 
 
 def test_a_later_format_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(commit, "FORMAT_VERSION", 3)
     build_arrays(root, ARRAYS)
-    monkeypatch.setattr(commit, "FORMAT_VERSION", 1)
-    with pytest.raises(StoreError, match=r"has format version 2, this zindex reads 1; update"):
+    monkeypatch.setattr(commit, "FORMAT_VERSION", 2)
+    with pytest.raises(StoreError, match=r"has format version 3, this zindex reads 2; update"):
         open_store(root)
 
 
@@ -474,11 +509,11 @@ def test_a_flipped_bit_in_any_byte_of_the_plan_is_detected(root: Path) -> None:
 
 
 def test_a_plan_of_a_later_format_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(commit, "FORMAT_VERSION", 3)
     begin_store(plan_arrays(root, ARRAYS))
-    monkeypatch.setattr(commit, "FORMAT_VERSION", 1)
+    monkeypatch.setattr(commit, "FORMAT_VERSION", 2)
     for use in (open_store, lambda root: begin_store(plan_arrays(root, ARRAYS))):
-        with pytest.raises(StoreError, match=r"has format version 2, this zindex reads 1; update"):
+        with pytest.raises(StoreError, match=r"has format version 3, this zindex reads 2; update"):
             use(root)
 
 
@@ -491,6 +526,13 @@ def test_the_digest_covers_every_field(root: Path) -> None:
     with pytest.raises(VerificationError, match="fails its digest"):
         open_store(root)
     del metadata["attributes"]["zindex"]["root_sha256"]
+    metadata["attributes"]["zindex"]["root_sha256"] = fingerprint(metadata)
+    (root / "zarr.json").write_text(json.dumps(metadata))
+    with pytest.raises(VerificationError, match="must have the fingerprint of its description"):
+        open_store(root)
+    del metadata["attributes"]["zindex"]["root_sha256"]
+    forged = fingerprint({"kind": "index", "spec": {"seed": 3}})
+    metadata["attributes"]["zindex"]["fingerprint"] = forged
     metadata["attributes"]["zindex"]["root_sha256"] = fingerprint(metadata)
     (root / "zarr.json").write_text(json.dumps(metadata))
     assert open_store(root).spec == {"seed": 3}
@@ -552,7 +594,7 @@ def test_a_disk_that_fails_at_any_call_commits_nothing_and_is_resumed(
     root: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     """The n-th call fails, for every n of a whole build, until a build needs fewer calls."""
-    module: Any = local if call.startswith("_") else os
+    module: Any = create_only if call.startswith("_") else os
     real = getattr(module, call)
     failed_after = 0
     for turn in range(1, 100):
@@ -621,7 +663,7 @@ def test_a_full_disk_commits_nothing_and_is_resumed(root: Path, part: float) -> 
 
 
 def test_a_builder_killed_at_any_call_is_resumed(tmp_path: Path) -> None:
-    calls = ((os, "open"), (os, "writev"), (os, "fsync"), (local, "_rename_new"))
+    calls = ((os, "open"), (os, "writev"), (os, "fsync"), (create_only, "_rename_new"))
 
     def build(root: Path, number: int) -> None:
         with death_before(number, *calls, die=kill_process):
@@ -649,7 +691,7 @@ def test_a_builder_killed_at_any_call_is_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_builders", [2, 4, 8])
-@pytest.mark.parametrize("way", ["renameat2", "links", "plain renames"])
+@pytest.mark.parametrize("way", ["renameat2", "links", "claims"])
 def test_racing_threads_make_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_builders: int, way: str
 ) -> None:
@@ -657,8 +699,8 @@ def test_racing_threads_make_one_commit(
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     if way != "renameat2":
-        monkeypatch.setattr(local, "_renameat2", lambda *names: -1)
-    if way == "plain renames":
+        monkeypatch.setattr(create_only, "_renameat2", lambda *names: -1)
+    if way == "claims":
         monkeypatch.setattr(local.os, "link", refuse)
     for turn in range(12):
         root = tmp_path / str(turn)

@@ -171,13 +171,25 @@ def test_a_damaged_chunk_is_not_served(plan: StorePlan, clock: Clock) -> None:
         follow_plan(plan, 9)["one"][0]
 
 
+def test_a_follower_is_bound_to_the_commit_once_it_is_there(plan: StorePlan, clock: Clock) -> None:
+    begin_store(plan)
+    array = follow_plan(plan, 9)["one"]
+    write(plan, "one", 0)
+    assert array[0] == 0
+    commit_arrays(plan, ARRAYS)
+    assert array[8] == 8
+    (plan.root / "one/c/2").write_bytes((plan.root / "one/c/1").read_bytes())
+    with pytest.raises(VerificationError, match=r"shard one/c/2 of .* is not what was committed"):
+        array[14]
+
+
 def test_a_commit_without_the_shard_is_damage(plan: StorePlan, clock: Clock) -> None:
     begin_store(plan)
     commit_arrays(plan, ARRAYS)
     (plan.root / "one/c/1").unlink()
     array = follow_plan(plan, 9)["one"]
     assert array[0] == 0
-    with pytest.raises(VerificationError, match=r"shard one/c/1 of .* is missing or damaged"):
+    with pytest.raises(VerificationError, match=r"shard .*one/c/1 is missing"):
         array[6]
     assert clock.pauses == []
 

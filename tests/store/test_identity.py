@@ -41,7 +41,7 @@ def test_fingerprint_is_frozen() -> None:
     assert fingerprint({"a": 1}) == (
         "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
     )
-    assert FORMAT_VERSION == 1
+    assert FORMAT_VERSION == 2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -20,6 +20,7 @@ from tests.store.stores import GRID, ONE, build_arrays, count_up
 from tests.store.test_reader import num_descriptors
 from zindex.errors import VerificationError
 from zindex.store import chunk_reader, open_files
+from zindex.store.commit import commit_files
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.open_files import table
@@ -82,13 +83,14 @@ def test_five_thousand_stores_under_a_limit_of_1024_files(tmp_path: Path) -> Non
     count = 5000
     plan = build_arrays(tmp_path / "model", {ONE: count_up(10)}, ChunkGrid(5, 10))
     (layout,) = plan.layouts
-    root = (tmp_path / "model" / "zarr.json").read_bytes()
     for number in range(count):
         folder = tmp_path / str(number)
         (folder / "one" / "c").mkdir(parents=True)
-        (folder / "zarr.json").write_bytes(root)
-        buffers, _ = encode_shard(layout, 0, count_up(10) + np.int32(number))
+        (folder / "_zindex").mkdir()
+        buffers, receipt = encode_shard(layout, 0, count_up(10) + np.int32(number))
         (folder / "one" / "c" / "0").write_bytes(b"".join(buffers))
+        for key, content in commit_files(plan, [receipt]).items():
+            (folder / key).write_bytes(content)
     command = [sys.executable, "-c", READ_MANY_STORES, str(tmp_path), str(count)]
     subprocess.run(command, check=True)
 

@@ -85,7 +85,7 @@ def test_neighbours_share_a_request(objects: ObjectPath, monkeypatch: pytest.Mon
     assert take(reader, 0, 8, 12, 20, 32, 40) == [0, 8, 12, 20, 32, 40]
     counts = reader_statistics()
     assert (counts.num_requests, counts.num_hits, counts.num_misses) == (4 + 2, 0, 6)
-    assert counts.nbytes == 20 * (4 + 1 + 1 + 1) + 2 * (16 * 10 + 4)
+    assert counts.nbytes == 20 * (4 + 1 + 1 + 1) + 2 * (20 * 10 + 4)
     assert take(reader, 1, 9, 13, 21, 33, 41) == [1, 9, 13, 21, 33, 41]
     assert reader_statistics().num_requests == 4 + 2
     assert reader_statistics().num_hits == 6
@@ -218,14 +218,14 @@ def test_every_damaged_byte_is_found(objects: ObjectPath, codec: Any) -> None:
 
 def test_the_index_of_a_shard_has_the_last_word(objects: ObjectPath) -> None:
     """Another writer may order chunks in another way; then their checksums are elsewhere."""
-    reader = open_one(objects, 8, ChunkGrid(4, 8))
+    reader = RemoteReader(objects, open_one(objects, 8, ChunkGrid(4, 8)).layout)
     path = objects / "one/c/0"
     sound = files.read_file(path)
     pairs = np.array([[20, 20], [0, 20]], "<u8").tobytes()
     import google_crc32c
 
     footer = pairs + google_crc32c.value(pairs).to_bytes(4, "little")
-    files.write_once(path, [sound[20:40], sound[:20], footer], replace=True)
+    files.write_once(path, [sound[20:40], sound[:20], sound[40:48], footer], replace=True)
     assert reader.read(0, 8).tolist() == list(range(8))
 
 

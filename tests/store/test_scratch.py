@@ -1,11 +1,18 @@
 """Streams of an import: any range of them, checked; and what keeps two imports apart."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from zindex.errors import FingerprintMismatchError, StoreNotFoundError, VerificationError
+from zindex.errors import (
+    FingerprintMismatchError,
+    StoreNotFoundError,
+    StoreUnreadableError,
+    VerificationError,
+)
+from zindex.io import files
 from zindex.io.objects import ObjectPath
 from zindex.store import scratch
 from zindex.store.scratch import (
@@ -74,6 +81,21 @@ def test_a_note_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         assert not path.exists()  # or the right one could not take its place
 
 
+def test_a_note_that_cannot_be_read_now_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_note(tmp_path, "a", {"x": 1})
+
+    def fail(path: Path) -> bytes:
+        raise StoreUnreadableError(f"{path} must be readable", errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read_file", fail)
+        with pytest.raises(StoreUnreadableError, match="must be readable"):
+            read_note(tmp_path, "a")
+    assert read_note(tmp_path, "a") == {"x": 1}
+
+
 def test_two_imports_do_not_mix(tmp_path: Path) -> None:
     begin_import(tmp_path / "s", {"source": "a"})
     begin_import(tmp_path / "s", {"source": "a"})
@@ -87,7 +109,7 @@ def test_two_imports_do_not_mix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FingerprintMismatchError, match="must be a directory, it is a file"):
         begin_import(tmp_path / "file", {})
-    with pytest.raises(FingerprintMismatchError, match="it holds other files; choose another"):
+    with pytest.raises(FingerprintMismatchError, match="it holds other files, such as file;"):
         begin_import(tmp_path, {})
 
 

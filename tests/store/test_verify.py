@@ -1,8 +1,11 @@
 """Every byte of a store is checked, and what is wrong is named."""
 
 import json
+import os
 import shutil
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,18 @@ import pytest
 from tests.damage import flip, flipped
 from tests.store.stores import GRID, ONE, TWO, build_arrays, count_up, plan_arrays
 from tests.trees import all_files
-from zindex.errors import StoreError, StoreNotFoundError, StoreUnavailableError
+from zindex.errors import (
+    StoreError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+    VerificationError,
+)
+from zindex.io import files
 from zindex.store import verify
-from zindex.store.commit import begin_store
+from zindex.store.commit import begin_store, read_plan
 from zindex.store.layout import ChunkGrid
-from zindex.store.shard_files import store_shard
+from zindex.store.open import open_store
+from zindex.store.shard_files import find_receipt, store_shard
 from zindex.store.verify import DamagedFile, StoreReport, verify_store
 
 ARRAYS = {ONE: count_up(20), TWO: count_up(9, num_columns=2)}
@@ -118,6 +128,31 @@ def test_a_file_that_the_system_refuses_is_named(root: Path, key: str) -> None:
     (root / key).symlink_to((root / key).name)
     problem = "cannot be read: Too many levels of symbolic links"
     assert damaged(verify_store(root)) == {key: "is missing" if "/c/" in key else problem}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize(
+    "key", ["zarr.json", "_zindex/plan.json", "_zindex/manifest.json", "one/zarr.json", "one/c/1"]
+)
+def test_only_regular_files_are_read(root: Path, key: str, make: Callable[[Path], None]) -> None:
+    plan = build_arrays(root, ARRAYS)
+    (root / key).unlink()
+    make(root / key)
+    problem = "cannot be read: Not a regular file (mode 0o10000)"
+    if "/c/" in key:
+        problem = "is missing"
+    elif make is os.mkdir:
+        problem = "cannot be read: Is a directory"
+    assert damaged(verify_store(root)) == {key: problem}
+    readers: list[Callable[[], Any]] = [
+        lambda: open_store(root)["one"].read(0, 20),
+        lambda: read_plan(root),
+        lambda: find_receipt(root, plan.layouts[0], 1),
+    ]
+    for read in readers:
+        with suppress(StoreError, VerificationError):
+            read()
 
 
 def test_another_size_is_named(root: Path) -> None:
@@ -235,3 +270,14 @@ def test_a_report_is_json(root: Path) -> None:
     values = json.loads(json.dumps(report.to_json()))
     assert values["damaged"] == [{"key": "one/c/0", "problem": "is missing", "is_shard": True}]
     assert report.damages == [DamagedFile("one/c/0", "is missing", ("one", 0))]
+
+
+def test_reads_in_parts_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = build_arrays(tmp_path, {ONE: count_up(10)})
+    pread, preadv = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda n, size, start: pread(n, min(size, 3), start))
+    monkeypatch.setattr(os, "preadv", lambda n, parts, start: preadv(n, [parts[0][:3]], start))
+    assert find_receipt(tmp_path, plan.layouts[0], 0) is not None
+    assert verify_store(tmp_path).is_sound
+    assert bytes(files.read_range(tmp_path / "zarr.json", 0, 50)).startswith(b"{")
+    assert len(files.read_range(tmp_path / "zarr.json", 0, 50)) == 50

@@ -258,7 +258,7 @@ def test_choices_of_verify(tmp_path: Path) -> None:
     assert never[3] == 7
     with pytest.raises(VerificationError, match="fails its checksum"):
         first.read(3, 4)
-    message = "verify must be 'first', 'always' or 'never', got 'sometimes'"
+    message = "verify must be one of first, always, never, got 'sometimes'"
     with pytest.raises(ConfigError, match=message):
         open_array(tmp_path / "array", verify="sometimes")  # type: ignore[arg-type]
 
@@ -308,7 +308,7 @@ def set_at(fields: Any, path: str, value: Any) -> None:
         ("shape", None, "must have a shape of whole numbers of at least 0"),
         ("shape", [], "must have 1 to 32 dimensions, got 0"),
         ("shape", [1] * 33, "must have 1 to 32 dimensions, got 33"),
-        ("shape", [2**58], "must have at most 268,435,456 chunks"),
+        ("shape", [2**58], "must have at most 1,073,741,824 chunks"),
         ("shape", [20, 1], "must have chunks of 2 dimensions"),
         ("data_type", "complex64", "must have a data type of .*, got complex64"),
         ("data_type", {"name": "int32"}, "must have a data type of"),

@@ -171,7 +171,7 @@ def test_resumed_anywhere_within_packed_text(root: Path, cut: int, sizes: tuple[
     assert Counter(delivered) == expected
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_in_loader_workers(root: Path, method: str) -> None:
     loader = torch.utils.data.DataLoader(
         load(root),

@@ -667,7 +667,7 @@ def loader_of(make: Make, ranks: int, rank: int, states: Any, **settings: Any) -
     [
         pytest.param("fork", mixed, 4, id="fork"),
         pytest.param("fork", nested_yields, 3, id="fork-nested-yields"),
-        pytest.param("spawn", mixed, 3, id="spawn"),
+        pytest.param("forkserver", mixed, 3, id="forkserver"),
     ],
 )
 def test_loaders_resume_at_another_size(start_method: str, make: Make, num_batches: int) -> None:

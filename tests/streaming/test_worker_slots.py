@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from zindex.store.checked_json import parse_as
 from zindex.streaming.worker_slots import UnreadPartitions
 
 
@@ -48,7 +49,7 @@ def test_unread_partitions_exclude_those_of_worker_slots(seed: int) -> None:
         unread = unread.after(
             [(*cursors.get(number, (0, 0)), 0) for number in range(num_worker_slots)]
         )
-        assert UnreadPartitions.from_json(json.loads(json.dumps(asdict(unread)))) == unread
+        assert parse_as(UnreadPartitions, json.loads(json.dumps(asdict(unread))), "") == unread
         assert dict(unread.begun) == begun
         left = [part for part in range(2000) if part not in finished and part not in begun]
         assert row(unread, 100) == [*sorted(begun), *left][:100]

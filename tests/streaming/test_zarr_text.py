@@ -76,7 +76,7 @@ def read_last(dataset: ZarrText) -> list[int]:
     return dataset[-1]["tokens"].tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_it_pickles_without_its_data(store: str, method: str) -> None:
     dataset = ZarrText(store, 4, documents="apart")
     assert len(dataset) == 7

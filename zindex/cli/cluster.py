@@ -135,7 +135,6 @@ def open_client(
     if client is not None:
         raise ConfigError("--scheduler and --cluster both say where to build; give one of them")
     from zindex.cluster.launch import LAUNCHERS, open_cluster
-    from zindex.cluster.settings import RESOURCES, NodeSettings
 
     if folder is None and cluster in LAUNCHERS:
         if "://" in index:
@@ -144,6 +143,5 @@ def open_client(
                 "by --cluster-folder"
             )
         folder = os.path.join(index, "_cluster")
-    worker = NodeSettings(name="worker", **{name: settings.pop(name) for name in RESOURCES})
-    with open_cluster(cluster, folder=folder, worker=worker, **settings) as connected:
+    with open_cluster(cluster, folder=folder, **settings) as connected:
         yield connected is not None, connected

@@ -8,8 +8,11 @@ import json
 import logging
 import os
 import runpy
+import signal
 import sys
+import threading
 import time
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,13 +21,9 @@ import click
 
 from zindex.cli import options
 from zindex.cli.cluster import cluster, cluster_options, open_client
-from zindex.cli.convert import convert, export
-from zindex.cli.edit import edit
-from zindex.cli.measure import bench
-from zindex.cli.megatron import prepare_command
-from zindex.cli.pairs import count, merge
-from zindex.cli.records import import_command
-from zindex.cli.streaming import lengths
+from zindex.cli.convert import convert, count, export, import_command, merge
+from zindex.cli.edit import collect, edit
+from zindex.cli.measure import bench, lengths
 from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
 from zindex.inspection.tables.formatting import count_noun
@@ -34,6 +33,22 @@ _REFUSALS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT),
 }
+
+
+class _InterruptedError(click.ClickException):
+    """An interrupt from the terminal."""
+
+    exit_code = 130
+
+    def show(self, file: Any = None) -> None:
+        """Print one line."""
+        click.echo(f"\n{self.message}", file, err=True)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """End the command; what libraries log of tasks that it had begun is no news."""
+    logging.disable()
+    raise KeyboardInterrupt
 
 
 class _Group(click.Group):
@@ -46,6 +61,10 @@ class _Group(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _InterruptedError(
+                "interrupted; what is finished is kept: run the same command to go on"
+            ) from None
         except ZindexError as error:
             logging.getLogger("zindex").debug("the command failed", exc_info=True)
             raise click.ClickException(" ".join(str(error).split())) from error
@@ -73,6 +92,11 @@ class _EchoHandler(logging.Handler):
 def main(verbose: bool) -> None:
     """Zarr corpora, Dask-built indices and torch datasets for LLM pre-training."""
     _show_logs(verbose)
+    usual = signal.default_int_handler
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and not verbose and signal.getsignal(signal.SIGINT) is usual:
+        signal.signal(signal.SIGINT, _interrupt)
+        click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGINT, usual))
 
 
 def _show_logs(verbose: bool) -> None:
@@ -166,6 +190,51 @@ def _summarise(config: Any, results: Any, seconds: float) -> tuple[dict[str, Any
     )
 
 
+@main.command(
+    "prepare", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}
+)
+@options.choice(
+    "--kind", ["gpt", "bert", "t5"], help="Kind of the model. [default: from the script's name]"
+)
+@options.first_choice(
+    "--order", ["megatron", "scalable"], "Order of the samples; the training must use the same."
+)
+@options.first_choice(
+    "--store",
+    ["all", "minimal"],
+    "minimal omits the arrays that the scalable order computes on read.",
+)
+@cluster_options
+@options.summary()
+@click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGS]...")
+def prepare_command(
+    command_line: tuple[str, ...], kind: Any, order: Any, store: Any, **settings: Any
+) -> tuple[dict[str, Any], str] | None:
+    """Build every index of a Megatron training ahead of it.
+
+    Give the command line of the training unchanged, with its script first; arguments that do not
+    concern data are ignored. The indices are written to its --data-cache-path.
+    """
+    from zindex.megatron.prepare import parse_arguments, prepare
+
+    start = time.monotonic()
+    cache = parse_arguments(command_line, kind).values.data_cache_path
+    with open_client(cache or ".", **settings) as (builds, client):
+        if not builds:
+            return None
+        made = prepare(command_line, client=client, kind=kind, order=order, store=store)
+    seconds = time.monotonic() - start
+    num_phases = len({part.phase for part in made})
+    lines = []
+    for part in made:
+        phase = f"phase {part.phase + 1}, " if num_phases > 1 else ""
+        datasets = count_noun(part.num_datasets, "dataset")
+        lines.append(f"{phase}{part.split}: {part.num_samples:,} samples of {datasets}")
+    lines.append(f"built in {cache} in {seconds:.1f} s")
+    facts = {"cache": cache, "splits": [asdict(part) for part in made], "seconds": seconds}
+    return facts, "\n".join(lines)
+
+
 def _check_new_file(path: str) -> None:
     """Check, before a long build, that its timeline can be written."""
     folder = os.path.dirname(path) or "."
@@ -178,8 +247,9 @@ def _check_new_file(path: str) -> None:
 
 @main.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@options.value("--key", metavar="PEM", help="Ed25519 public key that must have signed each store.")
 @options.summary()
-def verify(paths: tuple[str, ...]) -> tuple[dict[str, Any], str, int]:
+def verify(paths: tuple[str, ...], key: str | None) -> tuple[dict[str, Any], str, int]:
     """Check every byte of stores.
 
     PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run.
@@ -195,12 +265,29 @@ def verify(paths: tuple[str, ...]) -> tuple[dict[str, Any], str, int]:
         for named in [store for path in paths for store in find_stores(path)]:
             if named.is_begun:
                 with shown.step(named.root.name, named.num_shards) as advance:
-                    reports.append(verify_store(named.root, advance=advance))
+                    reports.append(verify_store(named.root, key=key, advance=advance))
             else:
                 lines.append(f"{named.root} is not built")
     facts = {"stores": [report.to_json() for report in reports]}
     text = "\n".join([*lines, *describe_reports(reports)])
     return facts, text, 0 if all(report.is_sound for report in reports) else 1
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="STORE...")
+@options.value("--key", metavar="PEM", required=True, help="Ed25519 private key: a PEM file.")
+@options.summary()
+def sign(paths: tuple[str, ...], key: str) -> tuple[dict[str, Any], str]:
+    """Sign committed stores.
+
+    The signature is written next to the plan of each store; readers do not need it, and zindex
+    verify --key checks it. openssl genpkey -algorithm ed25519 -out key.pem makes a key.
+    """
+    from zindex.store.signature import sign_store
+
+    signed = [(path, sign_store(path, key)) for path in paths]
+    facts = {"stores": [{"store": path, "public_key": public} for path, public in signed]}
+    return facts, "\n".join(f"{path} is signed by {public}" for path, public in signed)
 
 
 @main.command()
@@ -308,6 +395,5 @@ def _find_quickstart() -> Path:
 
 
 _FILES = (convert, count, export, import_command, merge, tokenize_command)
-_RUNS = (bench, cluster, edit, lengths, prepare_command)
-for _command in (*_FILES, *_RUNS):
+for _command in (*_FILES, bench, cluster, collect, edit, lengths):
     main.add_command(_command)

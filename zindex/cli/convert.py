@@ -1,9 +1,10 @@
-"""``zindex convert`` and ``zindex export``: token files to Zarr, and back."""
+"""Files to stores and back: ``zindex convert``, ``import``, ``export``, ``merge`` and ``count``."""
 
+import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -217,7 +218,7 @@ def export(
         paths = export_keyed(store, prefix, storage_type=wanted, overwrite=overwrite, progress=True)
         click.echo(f"{prefix}: {count_noun(len(paths), 'file or folder', 'files or folders')}")
         return
-    from zindex.ingest.export import export as run
+    from zindex.ingest.merge import export as run
 
     run(store, prefix, overwrite=overwrite, restart=restart)
     nbytes = sum(os.path.getsize(f"{prefix}.{suffix}") for suffix in ("bin", "idx"))
@@ -233,3 +234,119 @@ def _is_keyed(store: str) -> bool:
         return open_store(store).kind == KIND
     except ZindexError:
         return False
+
+
+@click.command("import")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("target", metavar="TARGET")
+@options.choice("--kind", ["jsonl", "tar"], help="Format. [default: from names]")
+@options.repeatable("--field", "fields", metavar="NAME", help="A field to keep; repeatable.")
+@options.mapping(
+    "--dtype",
+    "dtypes",
+    metavar="NAME=DTYPE",
+    example="input_ids=int32",
+    last=True,
+    help="A field of flat lists of numbers, and their dtype; repeatable.",
+)
+@options.repeatable(
+    "--meta", "meta_names", metavar="NAME", help="A field of .meta.jsonl to join; repeatable."
+)
+@options.value("--include-dirs", metavar="DIR,...", help="Further folders of tar files to read.")
+@options.value("--part-nbytes", type=int, help="Bytes of a file that one task reads.")
+@options.damage("damaged records", "the import")
+@options.restart("Remove an unfinished import of TARGET")
+@options.record_store
+@options.summary(timed=True)
+def import_command(
+    sources: tuple[str, ...], target: str, fields: tuple[str, ...], **settings: Any
+) -> tuple[dict[str, Any], str]:
+    """Import tar or jsonl files for random access.
+
+    SOURCE is a file, a folder or a brace pattern, on a file system or in an object store. TARGET is
+    the store. Resumes from finished shards.
+    """
+    from zindex.ingest.records.import_records import import_records
+    from zindex.store.records import KEY
+
+    store = import_records(
+        options.one_or_all(sources),
+        target,
+        fields=fields or None,
+        progress=True,
+        **options.use_record_store(**settings),
+    )
+    names = [field["name"] for field in store.spec["fields"] if field["name"] != KEY]
+    facts = {
+        **options.describe_records(store),
+        "nbytes": sum(layout.nbytes for layout in store.layouts.values()),
+        "fields": names,
+    }
+    return facts, (
+        f"{facts['store']}: {facts['num_records']:,} records of "
+        f"{count_noun(facts['num_files'], 'file')}, {facts['nbytes']:,} bytes, fields "
+        f"{', '.join(names) or 'none'}{options.left_out(facts['num_skipped'])}"
+    )
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("target", metavar="TARGET")
+@options.choice(
+    "--to",
+    ["bin", "zarr"],
+    help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources]",
+)
+@options.value(
+    "--multimodal/--no-multimodal",
+    default=None,
+    help="Require a mode for every sequence, or drop modes. [default: keep them]",
+)
+@options.flag("--overwrite", "Replace an existing pair.")
+@options.restart("Remove an unfinished merge to TARGET")
+@options.scheduler
+@options.summary(timed=True)
+def merge(sources: tuple[str, ...], target: str, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Write several corpora as one.
+
+    SOURCE is the path of a .bin/.idx pair without its suffix, a quoted glob of such paths, a Zarr
+    token store, or a folder of pairs or stores, in the order of their names. TARGET is the path of
+    the new pair without suffix, or of the new store. Resumes from finished shards.
+    """
+    from zindex.ingest.merge import merge as run
+
+    merged = run(sources, target, progress=True, **settings)
+    return asdict(merged), (
+        f"{merged.path}: {merged.num_documents:,} documents, {merged.num_sequences:,} sequences, "
+        f"{merged.num_tokens:,} tokens of {count_noun(merged.num_sources, 'corpus', 'corpora')}"
+    )
+
+
+@click.command()
+@click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
+@options.value(
+    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write the counts to a file."
+)
+@options.scheduler
+def count(prefixes: tuple[str, ...], output: str | None, client: str | None) -> None:
+    """Count sequences and documents in Megatron's format.
+
+    PREFIX is the path or URL of a .bin/.idx pair without its suffix, or of a Zarr token store, as
+    the training job names it; a quoted glob of pairs, or a folder of pairs or stores. The JSON
+    object has for each PREFIX the number of sequences and the number of entries of its document
+    index, which is the number of documents plus one.
+    """
+    from zindex.ingest.corpora.pairs import count_sequences
+    from zindex.io.local import local_path, write_once
+
+    counts = count_sequences(prefixes, client=client)
+    text = json.dumps(counts, indent=2)
+    if output is None:
+        click.echo(text)
+        return
+    path = local_path(output, "a file of counts")
+    write_once(path, [f"{text}\n".encode()], replace=True)
+    num_sequences = sum(sequences for sequences, _ in counts.values())
+    click.echo(
+        f"{path}: {num_sequences:,} sequences of {count_noun(len(counts), 'corpus', 'corpora')}"
+    )

@@ -1,4 +1,4 @@
-"""``zindex edit``: change a run from a position on, or list its edits."""
+"""``zindex edit`` and ``zindex gc``: change a run from a position on; clean a folder of stores."""
 
 import os
 from functools import partial
@@ -75,3 +75,35 @@ def edit(
             f"{report.num_skipped:,} are left out"
         )
     return facts, "\n".join(lines)
+
+
+@click.command("gc")
+@click.argument("folder", metavar="FOLDER")
+@options.repeatable(
+    "--run", "runs", metavar="RUN.yaml", help="All runs that use FOLDER; their stores stay."
+)
+@options.value("--hours", type=float, default=24.0, help="Least age of what is listed.")
+@options.flag("--remove", "Remove what is listed.")
+@options.summary()
+def collect(
+    folder: str, runs: tuple[str, ...], hours: float, remove: bool
+) -> tuple[dict[str, Any], str]:
+    """List, or remove, what no run needs of a folder of stores.
+
+    These are temporary files of killed writers, unfinished builds and, with --run, finished stores
+    that none of the given runs names.
+    """
+    from zindex.inspection.tables.formatting import format_nbytes
+    from zindex.maintenance.garbage import find_garbage, remove_garbage
+
+    found = find_garbage(folder, runs, hours=hours)
+    if remove:
+        found = remove_garbage(found)
+    facts = [
+        {"path": str(item.path), "reason": item.reason, "nbytes": item.nbytes} for item in found
+    ]
+    lines = [f"{item.path}: {item.reason}, {format_nbytes(item.nbytes)}" for item in found]
+    verb = "removed" if remove else "to remove with --remove"
+    nbytes = sum(item.nbytes for item in found)
+    lines.append(f"{len(found)} {verb}, {format_nbytes(nbytes)}")
+    return {"garbage": facts, "is_removed": remove}, "\n".join(lines)

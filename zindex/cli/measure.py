@@ -1,11 +1,13 @@
-"""``zindex bench``: measure this machine and the disk of the indices, and forecast builds."""
+"""``zindex bench`` and ``zindex lengths``: measure machines and sources, forecast and advise."""
 
 import json
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
 from zindex.cli import options
 from zindex.errors import ConfigError
@@ -71,3 +73,94 @@ def bench(folder: str, json_file: str | None, **settings: Any) -> None:
             raise ConfigError(
                 f"--json must be a file to write, got {json_file}: {error}"
             ) from error
+
+
+def _parse_count(text: str, flag: str) -> int:
+    """Return a whole number."""
+    count = parse_number(text, "tokens", flag)
+    if count != int(count):
+        raise ConfigError(f"{flag} must be a whole number, got {text}")
+    return int(count)
+
+
+_count = partial(options.parsed, parse=_parse_count, metavar="N")
+
+
+@click.command()
+@click.argument("config", type=click.Path(exists=True, dir_okay=False), metavar="CONFIG.yaml")
+@_count("--samples", "num_samples", help="Samples that the run draws: 5M, 2e6.")
+@_count("--tokens", "num_tokens", help="Or tokens that it draws: 300B.")
+@options.mapping(
+    "--set",
+    "variables",
+    metavar="NAME=VALUE",
+    example="share=0.5, with a value of YAML",
+    parse=yaml.safe_load,
+    help="Value of ${variables:NAME}, written as in YAML.",
+)
+@options.repeatable(
+    "--allow-import",
+    "imports",
+    metavar="MODULE",
+    help="A module whose classes and functions the file may name.",
+)
+@_count(
+    "--read",
+    "read_samples",
+    help="Read only N random samples of each source, and estimate the rest.",
+)
+@options.value(
+    "--tokenizer",
+    metavar="FILE",
+    help="A tokenizer.json for texts that CONFIG.yaml does not tokenise.",
+)
+@options.value("--ranks", "num_ranks", type=click.IntRange(1), default=1)
+@options.value("--workers", type=click.IntRange(0), default=1, help="Loader workers of each rank.")
+@options.parsed(
+    "--sequence-lengths",
+    parse=partial(options.parse_lengths, example="2048,4096"),
+    metavar="N,N",
+    help="Candidates to compare. [default: powers of two]",
+)
+@options.scheduler
+@options.processes("Processes of this machine. [default: one per core, one for little data]")
+@options.value("--figure", metavar="FILE", help="Draw the report as .svg, .png or .pdf.")
+@options.summary()
+def lengths(
+    config: str,
+    variables: dict[str, Any],
+    imports: tuple[str, ...],
+    read_samples: int | None,
+    tokenizer: str | None,
+    workers: int,
+    client: str | None,
+    num_processes: int | None,
+    figure: str | None,
+    **settings: Any,
+) -> tuple[dict[str, Any], str]:
+    """Count the samples of streamed sources, with advice.
+
+    CONFIG.yaml describes a MergedDataset, or one dataset. Writes nothing but the figure.
+    """
+    if find_spec("torch") is None:
+        raise ConfigError("streams need torch, which is not installed; install zindex[streaming]")
+    from zindex.inspection.tables.length_report import report_lengths
+    from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
+    from zindex.streaming.lengths.sample_length import TextLength
+    from zindex.streaming.lengths.statistics import choose_processes
+
+    dataset = instantiate_from_yaml(config, variables, allow_imports=imports)
+    if client is None and num_processes is None:
+        num_processes = choose_processes(dataset, read_samples)
+    report = report_lengths(
+        dataset,
+        read_samples=read_samples,
+        length_of=None if tokenizer is None else TextLength(tokenizer),
+        client=client,
+        num_processes=num_processes,
+        num_workers=max(1, workers),
+        **settings,
+    )
+    if figure is not None:
+        report.draw(figure)
+    return report.to_json(), report.to_text()

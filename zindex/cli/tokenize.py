@@ -137,10 +137,7 @@ _corpus_options = options.join(
 _work_options = options.join(
     options.value("--part-nbytes", type=click.IntRange(1), help="Bytes that one task reads."),
     options.damage("damaged records", "the work"),
-    options.flag(
-        "--restart",
-        "Remove unfinished work at TARGET first; no other process may be working there.",
-    ),
+    options.restart("Remove unfinished work at TARGET"),
     options.record_store,
 )
 

@@ -4,7 +4,7 @@
 scheduler and a worker per node, gives rank 0 a client, and ends all of them with the job.
 """
 
-from zindex.cluster.alongside import Cluster, alongside
 from zindex.cluster.job import JobPlace, find_job
+from zindex.cluster.launch import Cluster, alongside
 
 __all__ = ["Cluster", "JobPlace", "alongside", "find_job"]

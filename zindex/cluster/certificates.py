@@ -15,8 +15,8 @@ from zindex.lazy import need
 
 #: Names of the files of a certificate and its key.
 PAIR = _CERTIFICATE, _KEY = "cluster.crt", "cluster.key"
-# Clocks of nodes differ, and runs last months at most.
-_BEFORE, _AFTER = datetime.timedelta(days=1), datetime.timedelta(days=365)
+# Clocks of nodes differ. Only new connections need a valid certificate, and every start makes one.
+_BEFORE, _AFTER = datetime.timedelta(days=1), datetime.timedelta(days=30)
 
 
 @dataclass(frozen=True)

@@ -67,28 +67,6 @@ def _master(environment: Environment) -> tuple[str, int] | None:
     return (host, int(port)) if host and port and port.isdigit() else None
 
 
-def _torchrun_id(environment: Environment) -> str:
-    # Every static rendezvous has the id "none"; concurrent ones differ by their address.
-    master = _master(environment)
-    where = "" if master is None else f"-{master[0]}-{master[1]}"
-    restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"{environment['TORCHELASTIC_RUN_ID']}{where}-{restart}"
-
-
-def _other_id(environment: Environment) -> str:
-    master = _master(environment)
-    return "0" if master is None else f"{master[0]}-{master[1]}"
-
-
-def _openmpi_id(environment: Environment) -> str:
-    return environment.get("OMPI_MCA_ess_base_jobid") or environment.get("PMIX_NAMESPACE", "0")
-
-
-def _slurm_id(environment: Environment) -> str:
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-    return "-".join(environment.get(name, "0") for name in names)
-
-
 def _slurm_ranks(environment: Environment) -> tuple[int, int, int, int]:
     counts = expand_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
     node = _number(environment, "SLURM_NODEID")
@@ -122,8 +100,8 @@ class _Launcher(NamedTuple):
     name: str
     #: Variables that it sets, and no other launcher.
     signature: tuple[str, ...]
-    #: Returns the job's id without the name of the launcher.
-    job_id: Callable[[Environment], str]
+    #: Variables whose values identify the job, as far as they are set.
+    identity: tuple[str, ...]
     #: Variables of rank, size, local rank and local size, the last two if there are any; or a
     #: function that returns the numbers.
     ranks: tuple[str, ...] | Callable[[Environment], tuple[int, ...]]
@@ -134,12 +112,14 @@ class _Launcher(NamedTuple):
             numbers = self.ranks(environment)
         else:
             numbers = tuple(_number(environment, name) for name in self.ranks)
-        job_id = f"{self.name}-{self.job_id(environment)}"
+        values = [environment[name] for name in self.identity if environment.get(name)]
+        job_id = "-".join([self.name, *(values or ["0"])])
         names = ("rank", "world_size", "local_rank", "local_world_size")
         ranks = dict(zip(names, numbers, strict=False))
         return JobPlace(self.name, job_id, master=_master(environment), **ranks)
 
 
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _TORCH_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _OPENMPI_RANKS = tuple(
     f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -148,28 +128,34 @@ _OPENMPI_RANKS = tuple(
 # where one process runs.
 _LAUNCHERS = (
     _Launcher(
-        "torchrun", ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK"), _torchrun_id, _TORCH_RANKS
+        "torchrun",
+        ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK"),
+        # Every static rendezvous has the id "none"; concurrent ones differ by their address.
+        ("TORCHELASTIC_RUN_ID", *_MASTER, "TORCHELASTIC_RESTART_COUNT"),
+        _TORCH_RANKS,
     ),
-    _Launcher("mpi", _OPENMPI_RANKS[:1], _openmpi_id, _OPENMPI_RANKS),
+    _Launcher(
+        "mpi", _OPENMPI_RANKS[:1], ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"), _OPENMPI_RANKS
+    ),
     _Launcher(
         "mpi",
         ("PMI_RANK", "MPI_LOCALRANKID"),
-        lambda environment: environment.get("PMI_ID", "") + environment.get("PMI_JOBID", "0"),
+        ("PMI_ID", "PMI_JOBID"),
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ),
     _Launcher(
         "slurm",
         ("SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID"),
-        _slurm_id,
+        ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
         _slurm_ranks,
     ),
     _Launcher(
         "k8s",
         ("JOB_COMPLETION_INDEX", "ZINDEX_NUM_NODES"),
-        lambda environment: environment.get("ZINDEX_JOB_ID", "0"),
+        ("ZINDEX_JOB_ID",),
         ("JOB_COMPLETION_INDEX", "ZINDEX_NUM_NODES"),
     ),
-    _Launcher("other", _TORCH_RANKS, _other_id, _TORCH_RANKS),
+    _Launcher("other", _TORCH_RANKS, _MASTER, _TORCH_RANKS),
 )
 _HINTS = {
     "torchrun": "run it as torchrun ... -m zindex build ...",

@@ -2,11 +2,11 @@
 
 import os
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from zindex.cluster.network import LOOPBACK
-from zindex.cluster.rendezvous import LOGS, POLL_SECONDS, Rendezvous
+from zindex.cluster.rendezvous import LOGS, POLL_SECONDS, Rendezvous, sweep
 from zindex.cluster.settings import NodeSettings
 from zindex.cluster.starting import open_client, prepare_scheduler, start_and_wait
 from zindex.cluster.watchdog import ClusterView, WorkerView, view_cluster
@@ -109,22 +109,12 @@ def stop_all(folder: str | os.PathLike[str], timeout: float = _STOP_SECONDS) -> 
     """
     rendezvous = Rendezvous(folder)
     if not (Path(folder) / LOGS).is_dir():
+        if sweep(Path(folder)):  # a folder of many jobs
+            return []
         raise ConfigError(
             f"{folder} must be the folder of a cluster, none was started there; give the folder "
             "that zindex cluster up was given"
         )
     rendezvous.stop()
-    poll_until(lambda: not _find_running(rendezvous), Backoff(POLL_SECONDS, timeout=timeout))
-    return _find_running(rendezvous)
-
-
-def _find_running(rendezvous: Rendezvous) -> list[str]:
-    """Return the nodes that have not ended, without those of this machine that were killed."""
-    running = []
-    for name in rendezvous.nodes:
-        machine, _, process = name.rpartition("-")
-        with suppress(ProcessLookupError, ValueError):
-            if machine == os.uname().nodename:
-                os.kill(int(process), 0)
-            running.append(name)
-    return running
+    poll_until(lambda: not rendezvous.find_running(), Backoff(POLL_SECONDS, timeout=timeout))
+    return rendezvous.find_running()

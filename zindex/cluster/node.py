@@ -14,12 +14,19 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from zindex.cluster.rendezvous import LOGS, POLL_SECONDS, Rendezvous
-from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
+from zindex.cluster.resources import (
+    choose_memory,
+    choose_scratch,
+    choose_threads,
+    open_scratch,
+    usable_cpus,
+)
 from zindex.cluster.settings import NodeSettings
 from zindex.io.backoff import Backoff
+from zindex.io.machine import count_cpus, usable_memory
 
 # Seconds between restarts of a process that ends at once, growing to the second one.
 _RESTART_SECONDS = 0.2, 5.0
@@ -29,6 +36,8 @@ _SOUND_SECONDS = 30.0
 _GRACE_SECONDS = 2.0
 # Seconds between checks of memory and of a stop request.
 _SLOW_POLL_SECONDS = 1.0
+# Seconds between signs of life in the list of nodes.
+_TOUCH_SECONDS = 30.0
 # Share of a worker's memory at which it is ended, as Dask's nanny does.
 _TERMINATE_SHARE = 0.95
 
@@ -54,7 +63,7 @@ class _Member:
             if now - self.next_start > _SOUND_SECONDS:
                 self.backoff.restart()
             self.next_start = now + self.backoff.next_pause()
-            self._log(f"the {self.role} ended with {code}; it starts again")
+            self.log_line(f"the {self.role} ended with {code}; it starts again")
         if now < self.next_start:
             return
         command = [sys.executable, "-m", "zindex.cluster.member", self.role]
@@ -75,10 +84,11 @@ class _Member:
             return
         nbytes = pages * os.sysconf("SC_PAGE_SIZE")
         if nbytes > _TERMINATE_SHARE * limit:
-            self._log(f"the {self.role} took {nbytes:,} of {limit:,} bytes; it is restarted")
+            self.log_line(f"the {self.role} took {nbytes:,} of {limit:,} bytes; it is restarted")
             self.process.kill()
 
-    def _log(self, sentence: str) -> None:
+    def log_line(self, sentence: str) -> None:
+        """Write a sentence to the log of the process."""
         with self.log.open("a") as stream:
             stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} zindex: {sentence}\n")
 
@@ -109,16 +119,19 @@ class Node:
                 rendezvous.unpack(self.settings.packed)
             rendezvous.open()
             members = self._members(rendezvous, scratch)
+            key = rendezvous.find_key() if self.settings.scheduler_host is not None else None
             try:
-                with rendezvous.register_node():
-                    self._supervise(members, rendezvous)
+                with rendezvous.register_node() as entry:
+                    self._supervise(members, rendezvous, entry)
             finally:
                 _end([member.process for member in members if member.process is not None])
+                # The process that made the key may have been killed.
+                rendezvous.remove_key(key)
 
-    def _supervise(self, members: list[_Member], rendezvous: Rendezvous) -> None:
+    def _supervise(self, members: list[_Member], rendezvous: Rendezvous, entry: Path) -> None:
         # A stop request of an earlier cluster in this directory, until the first node removes it.
         earlier = rendezvous.find_stop()
-        next_check = 0.0
+        next_check = next_touch = 0.0
         while not self.ended.wait(POLL_SECONDS):
             now = time.monotonic()
             for member in members:
@@ -127,6 +140,10 @@ class Node:
                 next_check = now + _SLOW_POLL_SECONDS
                 for member in members:
                     member.check_memory()
+                if now >= next_touch:
+                    next_touch = now + _TOUCH_SECONDS
+                    with suppress(OSError):
+                        entry.touch()
                 if rendezvous.find_stop() not in (None, earlier):
                     break
 
@@ -150,6 +167,10 @@ class Node:
                 "name": self.name,
             }
             members.append(_Member("worker", worker, logs / f"worker-{self.name}.log"))
+            members[-1].log_line(
+                f"the worker has {worker['threads']} of {count_cpus(usable_cpus())} processors and "
+                f"{worker['memory']:,} of {usable_memory():,} bytes that this job may take"
+            )
         return members
 
 
@@ -166,10 +187,13 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def _watch_pipe(pipe: IO[bytes], ended: threading.Event) -> None:
-    """Set the event once the other end of the pipe is closed, as when its process dies."""
+def _watch_pipe(descriptor: int, ended: threading.Event) -> None:
+    """Set the event once the other end of the pipe is closed, as when its process dies.
+
+    It reads without a buffer, whose lock Python would wait for at exit.
+    """
     with suppress(OSError):
-        while pipe.read(1):
+        while os.read(descriptor, 1):
             pass
     ended.set()
 
@@ -181,7 +205,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *arguments: node.ended.set())
     if node.settings.is_tied_to_pipe:
-        watcher = threading.Thread(target=_watch_pipe, args=(pipe, node.ended), daemon=True)
+        arguments = pipe.fileno(), node.ended
+        watcher = threading.Thread(target=_watch_pipe, args=arguments, daemon=True)
         watcher.start()
     node.run()
 

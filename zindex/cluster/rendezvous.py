@@ -22,6 +22,8 @@ from zindex.io.backoff import Backoff, poll_until
 _ADDRESS, _STOP, LOGS, _NODES = "cluster.json", "stop", "logs", "nodes"
 #: Seconds between polls for a process that starts or ends.
 POLL_SECONDS = 0.1
+# A node touches its file in the list of nodes every 30 s.
+_SILENT_SECONDS = 600.0
 # Key of the content in torch's store.
 _STORE_KEY = "rendezvous"
 
@@ -44,10 +46,13 @@ class Rendezvous:
         return cls(Path(folder) / re.sub(r"[^\w.-]+", "-", job_id)[:100])
 
     def create(self) -> None:
-        """Make the directory, and clear all but the logs of earlier attempts; see `open`."""
+        """Make the directory, and clear all but the logs of earlier attempts; see `open`.
+
+        Other jobs below the same folder that were killed lose their keys, too.
+        """
         self.open()
-        for name in (_ADDRESS, _STOP):
-            (self.folder / name).unlink(missing_ok=True)
+        self._unlink(_ADDRESS, _STOP, *PAIR)
+        sweep(self.folder.parent)
 
     def open(self) -> None:
         """Make the directory if it does not exist.
@@ -153,15 +158,55 @@ class Rendezvous:
             return []
 
     @contextmanager
-    def register_node(self) -> Iterator[None]:
-        """List this process in `nodes` while the block runs."""
+    def register_node(self) -> Iterator[Path]:
+        """List this process in `nodes` while the block runs; it touches the file it is given."""
         entry = self.folder / _NODES / f"{os.uname().nodename}-{os.getpid()}"
         entry.touch()
         try:
-            yield
+            yield entry
         finally:
             with suppress(OSError):
                 entry.unlink()
+
+    def find_running(self) -> list[str]:
+        """Return the nodes that have not ended, without those of this machine that were killed."""
+        running = []
+        for name in self.nodes:
+            machine, _, process = name.rpartition("-")
+            with suppress(ProcessLookupError, ValueError):
+                if machine == os.uname().nodename:
+                    os.kill(int(process), 0)
+                running.append(name)
+        return running
+
+    def sweep(self) -> bool:
+        """Remove address and certificate if all nodes were killed or are silent; return if so."""
+        probe = self.folder / f"clock.{os.getpid()}.partial"
+        try:
+            probe.touch()
+            now = probe.stat().st_mtime  # by the clock of the file system
+            probe.unlink()
+            # A cluster that starts has a key before it has nodes.
+            signs = [_NODES + "/" + name for name in self.find_running()]
+            signs = signs if self.nodes else [PAIR[1]]
+            times = [(self.folder / name).stat().st_mtime for name in signs]
+        except OSError:
+            return False
+        is_dead = all(now - time >= _SILENT_SECONDS for time in times)
+        if is_dead:
+            self.remove_key(self.find_key())
+        return is_dead
+
+    def remove_key(self, identity: tuple[int, int] | None) -> None:
+        """Remove address and certificate, unless a later cluster has made another one."""
+        if identity is not None and self.find_key() == identity:
+            self._unlink(_ADDRESS, *PAIR)
+
+    def _unlink(self, *names: str) -> None:
+        """Remove files of the directory, which may be gone."""
+        for name in names:
+            with suppress(OSError):
+                (self.folder / name).unlink()
 
     def stop(self) -> None:
         """Ask every process of the cluster to end, on all nodes that share the directory.
@@ -170,14 +215,20 @@ class Rendezvous:
         """
         with suppress(OSError):  # the directory is gone, and its readers with it
             (self.folder / _STOP).touch()
-        for name in (_ADDRESS, *PAIR):
-            with suppress(OSError):
-                (self.folder / name).unlink()
+        self._unlink(_ADDRESS, *PAIR)
 
     def find_stop(self) -> tuple[int, int] | None:
         """Return an identity of the stop request, or None if there is none."""
+        return self._identify(_STOP)
+
+    def find_key(self) -> tuple[int, int] | None:
+        """Return an identity of the certificate's key, or None if there is none."""
+        return self._identify(PAIR[1])
+
+    def _identify(self, name: str) -> tuple[int, int] | None:
+        """Return what tells a file of the directory from its successors."""
         try:
-            status = (self.folder / _STOP).stat()
+            status = (self.folder / name).stat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns
@@ -196,6 +247,18 @@ class Rendezvous:
         if packed["tls"] is not None:
             Certificate(*packed["tls"]).write(self.folder)
         self.publish(packed["facts"])
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove the keys of killed clusters below the folder of many jobs; return their directories.
+
+    Nodes of this machine are looked up, those of others are silent for ten minutes.
+    """
+    try:
+        found = sorted(path.parent for path in folder.glob(f"*/{PAIR[1]}"))
+    except OSError:
+        return []
+    return [path for path in found if Rendezvous(path).sweep()]
 
 
 # --- torch's key-value store -------------------------------------------------------------------

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zindex.errors import ConfigError
+from zindex.io.machine import count_cpus, usable_memory
 
 # Each training process has a loader worker and the threads of the GPU's libraries.
 _CPUS_PER_RANK = 2
@@ -44,7 +45,7 @@ def choose_threads(threads: int | None, num_ranks: int) -> int:
         Training processes on this machine.
     """
     if threads is None:
-        return max(1, len(usable_cpus()) - _CPUS_PER_RANK * num_ranks)
+        return max(1, count_cpus(usable_cpus()) - _CPUS_PER_RANK * num_ranks)
     if threads < 1:
         raise ConfigError(f"threads must be at least 1, got {threads}; give None to let zindex say")
     return threads
@@ -66,7 +67,7 @@ def choose_memory(memory: int | str | float | None) -> int:
     """
     share = _MEMORY_SHARE if memory is None else memory
     if isinstance(share, float) and 0 < share <= 1:
-        return int(share * machine_memory())
+        return int(share * usable_memory())
     nbytes = parse_bytes(share) if isinstance(share, str) else share
     if not isinstance(nbytes, int) or nbytes < _LEAST_MEMORY:
         raise ConfigError(
@@ -90,17 +91,6 @@ def parse_bytes(text: str) -> int | None:
         return int(float(value[:-1] if unit > 1 else value) * unit)
     except ValueError:
         return None
-
-
-def machine_memory() -> int:
-    """Return the bytes of this machine's memory, or the limit of the job's cgroup."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path("/sys/fs/cgroup", name).read_text()))
-        except (OSError, ValueError):
-            continue
-    return total
 
 
 def choose_scratch(scratch: str | os.PathLike[str] | None) -> str:

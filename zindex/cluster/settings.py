@@ -8,10 +8,6 @@ from typing import Any
 WORKER_TTL = 15.0
 
 
-#: Settings of a worker's resources.
-RESOURCES = ("threads", "memory", "nice", "scratch")
-
-
 @dataclass
 class NodeSettings:
     """What one node runs; its supervisor reads it as one line of JSON."""

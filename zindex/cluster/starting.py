@@ -1,8 +1,10 @@
 """Start the process of a node, end it, and connect to its scheduler."""
 
+import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,12 +19,16 @@ from zindex.errors import ConfigError
 from zindex.execution.reconnecting_client import connect_client
 from zindex.io.backoff import Backoff, poll_until
 
+logger = logging.getLogger("zindex.cluster")
+
 #: The command that runs a node; its settings are sent as one line of JSON.
 NODE_COMMAND = (sys.executable, "-m", "zindex.cluster.node")
+# Seconds between restarts of a node, growing to the second one.
+_RESTART_SECONDS = 0.2, 30.0
 # Seconds that a node's processes have to end.
 _END_SECONDS = 15.0
-# Seconds that a scheduler has to answer.
-_ANSWER_SECONDS = 30.0
+#: Seconds that a scheduler has to answer.
+ANSWER_SECONDS = 30.0
 
 Node = subprocess.Popen[bytes]
 
@@ -69,6 +75,32 @@ def start_node(
     return node
 
 
+def keep_node(node: Node, settings: NodeSettings, ended: threading.Event) -> None:
+    """Start a node again whenever its process is killed, until it ends by itself or the event.
+
+    Parameters
+    ----------
+    node
+        The process of `start_node`.
+    settings
+        What it runs.
+    ended
+        Ends the nodes that were started here.
+    """
+    backoff = Backoff(*_RESTART_SECONDS)
+    with ExitStack() as stack:
+        while not ended.wait(POLL_SECONDS) and node.poll() != 0:
+            if node.returncode is None:
+                continue
+            logger.warning(
+                "the process that looks after this node's part of the cluster ended with %d; it "
+                "is started again",
+                node.returncode,
+            )
+            if not ended.wait(backoff.next_pause()):
+                node = start_node(settings, stack)
+
+
 def start_and_wait(
     rendezvous: Rendezvous, settings: NodeSettings, stack: ExitStack | None, log: Path | None = None
 ) -> dict[str, Any]:
@@ -80,6 +112,16 @@ def start_and_wait(
         If the node ends, or no scheduler is published in time.
     """
     node = start_node(settings, stack, log=log)
+    facts = wait_for_scheduler(rendezvous, settings, node)
+    if stack is None:
+        node.returncode = 0  # a daemon: this process does not wait for its end
+    return facts
+
+
+def wait_for_scheduler(
+    rendezvous: Rendezvous, settings: NodeSettings, node: Node
+) -> dict[str, Any]:
+    """Return the facts that the scheduler of a node publishes; raises as `start_and_wait` does."""
 
     def check() -> None:
         if node.poll() is not None:
@@ -88,10 +130,7 @@ def start_and_wait(
                 f"with {node.returncode}{rendezvous.last_log_line('scheduler')}; see standard error"
             )
 
-    facts = rendezvous.wait(settings.start_timeout, check)
-    if stack is None:
-        node.returncode = 0  # a daemon: this process does not wait for its end
-    return facts
+    return rendezvous.wait(settings.start_timeout, check)
 
 
 def prepare_scheduler(
@@ -152,7 +191,7 @@ def open_client(
     *,
     default: bool = True,
     address: str | None = None,
-    seconds: float = _ANSWER_SECONDS,
+    seconds: float = ANSWER_SECONDS,
 ) -> Any:
     """Return a client of the scheduler of a rendezvous, or of one at an address.
 
@@ -173,4 +212,6 @@ def open_client(
     client = connect_client(
         address, security=security, timeout=seconds, name="zindex", set_as_default=default
     )
+    # A cluster that is the default of its process runs beside a job, which must go on without it.
+    client.is_dispensable = default
     return stack.enter_context(client)

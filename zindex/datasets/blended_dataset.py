@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
@@ -20,13 +19,9 @@ from zindex.datasets.megatron_dataset import Identified, MegatronDataset
 from zindex.datasets.sample_dataset import IndexArray, IndexedSampleDataset, as_given
 from zindex.datasets.utils import Split, log_single_rank
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing.blend_arrays import (
-    BlendArrays,
-    compute_blend_arrays,
-    follow_blend_arrays,
-    open_blend_arrays,
-)
+from zindex.indexing import blend_arrays
 from zindex.indexing.ensure import BuildRequest
+from zindex.indexing.kept_indices import keep_computed
 from zindex.plan.blend_plan import BlendPlan
 from zindex.samples.batch import (
     BatchRequest,
@@ -43,7 +38,7 @@ from zindex.store.rows import Spans, read_many
 logger = logging.getLogger(__name__)
 
 
-class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
+class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified):
     """Samples of several datasets in one order.
 
     With ``order="megatron"`` the order equals Megatron Core's: each position draws from the dataset
@@ -109,9 +104,8 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         facts = {"datasets": members, "split": self.split.name}
         self._identify(facts | {"weights": self.weights, "size": self.size}, config.order)
         if len(self.datasets) == 1:
-            log_single_rank(
-                logger, logging.WARNING, "a blend of %s alone is made", self._path_of(0)
-            )
+            text = f"a blend of {self._path_of(0)} alone is made"
+            log_single_rank(logger, logging.WARNING, text)
         self._request_index()
 
     def _check_datasets(self, num_weights: int) -> None:
@@ -143,15 +137,11 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         if len(kept) < len(names):
             self.datasets = [self.datasets[i] for i in kept]
             missing = sorted(set(range(len(names))) - set(kept))
-            log_single_rank(
-                logger,
-                logging.WARNING,
-                "%d of %d datasets have weight 0 in the %s blend and are left out, %s first",
-                len(missing),
-                len(names),
-                self.split.name,
-                names[missing[0]],
+            text = (
+                f"{len(missing)} of {len(names)} datasets have weight 0 in the {self.split.name} "
+                f"blend and are left out, {names[missing[0]]} first"
             )
+            log_single_rank(logger, logging.WARNING, text)
         return [weights[i] for i in kept]
 
     def _path_of(self, dataset: int) -> str:
@@ -160,7 +150,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         return f"dataset {dataset}" if path is None else str(path)
 
     @property
-    def dataset_count(self) -> npt.NDArray[np.int64]:
+    def dataset_count(self) -> Int64Array:
         """Shape (datasets,), int64: samples that the blend draws of each dataset."""
         return np.asarray(self._open_arrays().dataset_count)
 
@@ -248,28 +238,28 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         if (most > [len(dataset) for dataset in self.datasets]).any():
             self._arrays = self._compute_arrays()
 
-    def _compute_arrays(self) -> BlendArrays:
+    def _compute_arrays(self) -> blend_arrays.BlendArrays:
         """Return the arrays of a blend without a store."""
         if len(self) > self.config.max_computed_rows:
-            log_single_rank(
-                logger,
-                logging.INFO,
-                "the %s blend of %d samples is computed in each process, because path_to_cache is "
-                "not set",
-                self.split.name,
-                len(self),
+            text = (
+                f"the {self.split.name} blend of {len(self)} samples is computed in each process, "
+                "because path_to_cache is not set"
             )
-        return self._checked(compute_blend_arrays(self.plan))
+            log_single_rank(logger, logging.INFO, text)
+        arrays = self._checked(blend_arrays.compute_blend_arrays(self.plan))
+        if self._is_stored and self._rank == 0:
+            keep_computed(self.plan, self.config.path_to_cache or "", arrays)
+        return arrays
 
-    def _read_index(self, store: Store) -> BlendArrays:
+    def _read_index(self, store: Store) -> blend_arrays.BlendArrays:
         """Return the arrays of a store, committed or followed while it is built."""
         if isinstance(store, FollowedStore):
-            return follow_blend_arrays(store, self.plan)
-        arrays = open_blend_arrays(store)
+            return blend_arrays.follow_blend_arrays(store, self.plan)
+        arrays = blend_arrays.open_blend_arrays(store)
         # A worker opens a store again that its parent process has checked.
         return arrays if store is self._store else self._checked(arrays)
 
-    def _checked(self, arrays: BlendArrays) -> BlendArrays:
+    def _checked(self, arrays: blend_arrays.BlendArrays) -> blend_arrays.BlendArrays:
         """Return the arrays, if every dataset has as many samples as the blend draws of it."""
         lengths = np.array([len(dataset) for dataset in self.datasets], np.int64)
         short = np.flatnonzero(lengths < arrays.dataset_count)
@@ -285,7 +275,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
             )
         return arrays
 
-    def _better_surplus(self, short: npt.NDArray[np.intp], arrays: BlendArrays) -> str:
+    def _better_surplus(self, short: Int64Array, arrays: blend_arrays.BlendArrays) -> str:
         """Return the surplus that would make the datasets long enough, for the message."""
         needed = 0.0
         for i in short.tolist():
@@ -297,7 +287,7 @@ class BlendedDataset(IndexedSampleDataset[BlendArrays], Identified):
         return f" to {(math.ceil(1000 * needed - 1e-6) + 1) / 1000:g}"
 
 
-def read_draws(blend: BlendArrays, positions: Int64Array) -> list[AnyArray]:
+def read_draws(blend: blend_arrays.BlendArrays, positions: Int64Array) -> list[AnyArray]:
     """Return the datasets and their samples at positions of a blend, in one round."""
     arrays = (blend.dataset_index, blend.dataset_sample_index)
     if all(isinstance(array, np.ndarray) for array in arrays):

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +20,7 @@ from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import is_distributed, log_single_rank
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.indexing.ensure import BuildRequest, Builds
+from zindex.io.request_threads import map_in_threads
 from zindex.plan.split import split_range
 from zindex.samples.lengths import is_stored
 
@@ -149,12 +149,7 @@ class BlendedMegatronDatasetBuilder:
                 self._open_path(path, by_path[path].values())
 
         num_threads = min(self.config.num_dataset_builder_threads, len(by_path))
-        if num_threads <= 1:
-            for path in by_path:
-                open_path(path)
-            return members
-        with ThreadPoolExecutor(num_threads, thread_name_prefix="zindex-open") as pool:
-            list(pool.map(open_path, by_path))  # an error cancels what has not begun
+        map_in_threads(num_threads, open_path, by_path)
         return members
 
     def _open_path(self, path: str | None, groups: Iterable[Sequence["_Place"]]) -> None:
@@ -196,15 +191,11 @@ class BlendedMegatronDatasetBuilder:
                     f"{len(members)} datasets, {request.paths[0]} first; give it a larger share"
                 )
             if size is not None and size > total:
-                log_single_rank(
-                    logger,
-                    logging.WARNING,
-                    "the %s blend has %d samples instead of %d: without weights every sample is "
-                    "drawn at most once",
-                    request.split.name,
-                    total,
-                    size,
+                text = (
+                    f"the {request.split.name} blend has {total} samples instead of {size}: "
+                    "without weights every sample is drawn at most once"
                 )
+                log_single_rank(logger, logging.WARNING, text)
             size = None if size is None else min(size, total)
         return BlendedDataset(members, weights, size, self.config)
 

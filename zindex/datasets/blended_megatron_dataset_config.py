@@ -11,6 +11,7 @@ from zindex.indexing.coordination import TAKEOVER, TIMEOUT
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.plan.blend_plan import Shuffle
 from zindex.plan.build_plan import Order, Stored
+from zindex.plan.settings import check_whole
 from zindex.plan.split import (
     Bookends,
     convert_split_vector_to_split_matrix,
@@ -66,8 +67,8 @@ class BlendedMegatronDatasetConfig:
     #: each dataset, and computes blends in the memory of each process.
     path_to_cache: str | None = None
 
-    #: Whether a ``.bin`` is read through a mapping, or by position.
-    mmap_bin_files: bool = True
+    #: Whether pairs are read through memory maps; see `IndexedDataset`. Megatron's default is True.
+    mmap_bin_files: bool = False
 
     #: Whether data are made up: True without any blend.
     mock: bool = field(init=False, default=False)
@@ -103,8 +104,10 @@ class BlendedMegatronDatasetConfig:
     #: each member, ``ceil(size * weight)``, instead of by the weights themselves.
     renormalize_blend_weights: bool = field(default=False, kw_only=True)
 
-    #: Ours: rows of an index up to which it is not stored: each process computes it in a moment, at
-    #: the first sample; the smallest first, up to four times as many rows in a run. 0 stores all.
+    #: Ours: rows of an index that each process computes in a moment, at its first sample, at most;
+    #: the smallest first, up to four times as many rows in a run. Rank 0 stores those of more than
+    #: 65,536 rows, and blends of more than 4,096 samples, for later processes. 0 stores
+    #: all at construction.
     max_computed_rows: int = field(default_factory=lambda: DEFAULTS.max_computed_rows, kw_only=True)
 
     #: Ours: seconds that a rank waits at most for an index that another rank builds.
@@ -122,10 +125,7 @@ class BlendedMegatronDatasetConfig:
         self._check_cache()
         if self.follow is not None and not self.follow >= 0:
             raise ConfigError(f"follow must be 0 seconds or more, got {self.follow}; or None")
-        if self.max_computed_rows < 0:
-            raise ConfigError(
-                f"max_computed_rows must be at least 0, got {self.max_computed_rows}; 0 stores all"
-            )
+        check_whole("max_computed_rows", self.max_computed_rows, 0)
         for name in ("index_timeout", "index_takeover"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0 seconds, got {getattr(self, name)}")

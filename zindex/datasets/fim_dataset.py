@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 
-import numpy as np
-import numpy.typing as npt
-
+from zindex.arrays import Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError
@@ -113,12 +111,12 @@ class GPTFIMDataset(GPTDataset):
         self.suffix_tok_id, self.pad_tok_id = self.filler.suffix, self.filler.pad
         self.eod_tok_id = self.filler.eod
 
-    def _describe_text(self, text: IndexedText) -> IndexedText:
+    def _describe_text(self, text: IndexedText) -> None:
         """Add the settings of the samples, and how they are filled."""
         text.fill = self._fill
-        return super()._describe_text(text)
+        super()._describe_text(text)
 
-    def _fill(self, tokens: npt.NDArray[np.int64], sample: int) -> npt.NDArray[np.int64]:
+    def _fill(self, tokens: Int64Array, sample: int) -> Int64Array:
         """Return the tokens of a sample, by its number, with the middles of its texts moved."""
         key = fill_key(self.config.random_seed, self.index_split.name, sample)
         return self.filler.fill(tokens, key)

@@ -6,26 +6,20 @@ The index is built by ``zindex.indexing``, and read here.
 import operator
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Int32Array, Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import Indices
-from zindex.datasets.sample_dataset import IndexArray
-from zindex.datasets.text_dataset import TextDataset
+from zindex.datasets.sample_dataset import IndexArray, TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
-from zindex.indexing.index_arrays import (
-    IndexArrays,
-    build_document_index,
-    build_shuffle_index,
-    compute_index_arrays,
-    open_index_arrays,
-)
+from zindex.indexing import index_arrays
+from zindex.indexing.kept_indices import keep_computed
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import Item, SampleBatch, resolve_positions
@@ -35,16 +29,15 @@ from zindex.samples.masks import (
     _get_ltor_masks_and_position_ids as _get_ltor_masks_and_position_ids,
 )
 from zindex.samples.masks import causal_mask
-from zindex.samples.mock_gpt import MockGPTLowLevelDataset
 from zindex.samples.tensors import TextSettings, make_text_tensors, pad_texts
 from zindex.samples.texts import IndexedText, Texts
 
 # Megatron Core's names, for its callers.
-_build_document_index = build_document_index
-_build_shuffle_index = build_shuffle_index
+_build_document_index = index_arrays.build_document_index
+_build_shuffle_index = index_arrays.build_shuffle_index
 
 
-class GPTDataset(TextDataset[IndexArrays]):
+class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     """A split of a dataset as samples of ``sequence_length`` tokens and their labels.
 
     Sample j is tokens ``[j*S, j*S + S + x)`` of the documents in document order, with S the
@@ -52,6 +45,8 @@ class GPTDataset(TextDataset[IndexArrays]):
     equal Megatron Core's; the indices are attributes with its names.
 
     A small index is computed in each process at its first sample; see ``config.max_computed_rows``.
+    Rank 0 then stores one of more than 65,536 rows in the background, so that later processes open
+    it, unless it cannot be stored there.
     A larger one is built at construction unless it is stored, under ``torch.distributed`` by rank 0
     while the others poll for its commit, without a collective. A builder of datasets collects the
     requests and builds all indices together. The index is stored in ``config.path_to_cache``, or in
@@ -92,7 +87,7 @@ class GPTDataset(TextDataset[IndexArrays]):
 
     _epochs: EpochPlan
     _make_together: ClassVar[Callable[..., SampleBatch]] = staticmethod(make_batch)
-    _read_index = staticmethod(open_index_arrays)
+    _read_index = staticmethod(index_arrays.open_index_arrays)
 
     def _prepare(self) -> None:
         """Count the samples, from the number of tokens."""
@@ -201,9 +196,7 @@ class GPTDataset(TextDataset[IndexArrays]):
                 return tokens
         return None
 
-    def _query_document_sample_shuffle_indices(
-        self, idx: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _query_document_sample_shuffle_indices(self, idx: int) -> tuple[Int64Array, Int64Array]:
         """Return the token ids of a sample, padded to its full length, and its documents.
 
         Parameters
@@ -219,13 +212,12 @@ class GPTDataset(TextDataset[IndexArrays]):
         texts = read_texts(self._request(*resolve_positions([idx], len(self), self._where)))
         return pad_texts(texts, self._pad_token_id)[0].astype(np.int64), texts.documents
 
-    def _describe_text(self, text: IndexedText) -> IndexedText:
+    def _describe_text(self, text: IndexedText) -> None:
         """Add the settings of the samples."""
         text.settings = self.config.text_settings(self._pad_token_id)
         text.may_end_short = not self._drop_last
         if text.settings.with_provenance:
             text.find_epochs = self._find_epochs
-        return text
 
     def _plan(self) -> IndexPlan:
         """Return the plan of this split's index, the same as ``zindex.build`` makes."""
@@ -246,12 +238,17 @@ class GPTDataset(TextDataset[IndexArrays]):
             **config.plan_settings(self.index_split),
         )
 
-    def _compute_arrays(self) -> IndexArrays:
+    def _compute_arrays(self) -> index_arrays.IndexArrays:
         """Return the index in memory."""
-        start, stop = self._span.start, self._span.stop
-        if self._is_stored:
-            return compute_index_arrays(self._plan(), self._source.lengths(start, stop))
-        return compute_index_arrays(self._plan(), self.dataset.sequence_lengths[start:stop])
+        plan, span, is_stored = self._plan(), self._span, self._is_stored
+        if is_stored:
+            lengths = self._source.lengths(span.start, span.stop)
+        else:
+            lengths = self.dataset.sequence_lengths[span.start : span.stop]
+        arrays = index_arrays.compute_index_arrays(plan, lengths)
+        if is_stored and self._rank == 0:
+            keep_computed(plan, self._index_folder, arrays)
+        return arrays
 
     def _find_epochs(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of the first token of each sample."""
@@ -279,6 +276,67 @@ def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bo
     item["loss_mask"] = torch.from_numpy(loss_mask)
     item["position_ids"] = torch.from_numpy(np.arange(length))
     return item
+
+
+class MockGPTLowLevelDataset:
+    """Documents that count 1, 2, 3, ... below the vocabulary size and end with the end token.
+
+    Equal to Megatron Core's: document lengths are drawn from ``numpy.random.default_rng(seed)``,
+    lazily, and not pickled.
+
+    Parameters
+    ----------
+    tokenizer
+        Has ``vocab_size`` and ``eod``.
+    """
+
+    #: Seed of the lengths.
+    seed: int = 0
+
+    #: Number of documents.
+    size: int = 100000
+
+    #: Exclusive upper bound of the lengths of documents.
+    max_sequence_length: int = 4096
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.vocab_size = tokenizer.vocab_size
+        self.eod_token = tokenizer.eod
+
+    @cached_property
+    def sequence_lengths(self) -> Int32Array:
+        """Shape (size,), int32, tokens with the end token."""
+        generator = np.random.default_rng(seed=self.seed)
+        return generator.integers(
+            low=1, high=self.max_sequence_length, size=self.size, dtype=np.int32
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "sequence_lengths"}
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, idx: int) -> Int64Array:
+        """Return the tokens of a document: shape (length,), int64."""
+        return self.get(idx)
+
+    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Int64Array:
+        """Return a span of a document: ``length`` tokens (None: all) from token ``offset``.
+
+        Notes
+        -----
+        Law: equal to a slice of the document; a span beyond its end is shorter. Cost: proportional
+        to the tokens returned.
+        """
+        whole = int(self.sequence_lengths[idx])
+        count = whole - int(offset) if length is None else int(length)
+        start, stop, _ = slice(int(offset), int(offset) + count).indices(whole)
+        tokens = np.arange(start + 1, max(start, stop) + 1, dtype=np.int64)
+        tokens %= self.vocab_size
+        if start < stop == whole:
+            tokens[-1] = self.eod_token
+        return tokens
 
 
 class MockGPTDataset(GPTDataset):

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Float64Array, Int16Array, Int32Array, Int64Array
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing.mapping_tasks import map_epochs, seed_order, seed_targets
 from zindex.kernels.blend import blend_range
@@ -114,9 +113,9 @@ build_sample_idx_int64 = partial(_build_sample_idx, np.int64)
 
 
 def build_blending_indices(
-    dataset_index: npt.NDArray[np.int16],
-    dataset_sample_index: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.float64],
+    dataset_index: Int16Array,
+    dataset_sample_index: Int64Array,
+    weights: Float64Array,
     num_datasets: int,
     size: int,
     verbose: bool,
@@ -162,9 +161,9 @@ def _blend_any(shares: AnyArray, counts: AnyArray, datasets: AnyArray, numbers: 
 
 
 def build_exhaustive_blending_indices(
-    dataset_index: npt.NDArray[np.int16],
-    dataset_sample_index: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
+    dataset_index: Int16Array,
+    dataset_sample_index: Int64Array,
+    sizes: Int64Array,
     num_datasets: int,
 ) -> None:
     """Write the draws of a blend that has each sample of each dataset once.
@@ -190,8 +189,8 @@ def build_exhaustive_blending_indices(
 
 
 def build_mapping(
-    docs_: npt.NDArray[np.int64],
-    sizes_: npt.NDArray[np.int32],
+    docs_: Int64Array,
+    sizes_: Int32Array,
     num_epochs: int,
     max_num_samples: int,
     max_seq_length: int,
@@ -250,9 +249,9 @@ def build_mapping(
 
 
 def build_blocks_mapping(
-    docs_: npt.NDArray[np.int64],
-    sizes_: npt.NDArray[np.int32],
-    titles_sizes_: npt.NDArray[np.int32],
+    docs_: Int64Array,
+    sizes_: Int32Array,
+    titles_sizes_: Int32Array,
     num_epochs: int,
     max_num_samples: int,
     max_seq_length: int,

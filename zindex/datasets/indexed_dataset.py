@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int8Array, Int32Array, Int64Array
 from zindex.datasets.object_storage_utils import (
     OBJECT_STORAGE_BIN_READERS,
     ObjectStorageConfig,
@@ -20,9 +19,9 @@ from zindex.datasets.object_storage_utils import (
     open_remote_pair,
 )
 from zindex.datasets.sequences import SequenceDataset
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, VerificationError
 from zindex.formats.bin_idx import IdxFile, bin_path, idx_path
-from zindex.formats.bin_writer import PairWriter
+from zindex.formats.bin_writer import PairWriter, convert_tokens
 from zindex.formats.megatron_readers import (
     _BinReader,
     _FileBinReader,
@@ -31,7 +30,8 @@ from zindex.formats.megatron_readers import (
     _MMapBinReader,
 )
 from zindex.formats.token_dtypes import DType
-from zindex.formats.token_values import convert_tokens
+from zindex.io.files import modified_at
+from zindex.plan.settings import check_whole
 from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 
@@ -64,7 +64,7 @@ class IndexedDataset(SequenceDataset):
 
     Both files are checked to the last element on open. The dataset pickles as its constructor's
     arguments, and is opened again at its first use after unpickling; a forked child uses the files
-    of its parent. With ``mmap`` items are read-only views of the file, without it new arrays.
+    of its parent. Items are new arrays, with ``mmap`` read-only views of the file.
 
     Parameters
     ----------
@@ -73,8 +73,10 @@ class IndexedDataset(SequenceDataset):
     multimodal
         Whether items come with their modes, which the file must then have.
     mmap
-        Whether tokens are read through a mapping, which dies with SIGBUS if the file is truncated,
-        or by position, which raises. It has no effect on object storage.
+        Whether both files are read through memory maps, which save the copy of single items and
+        share the arrays of the ``.idx`` among processes, but a file that is cut meanwhile kills the
+        process with SIGBUS. By default the ``.bin`` is read by position and the arrays of the
+        ``.idx`` are read into memory, where a cut file raises. Object storage has no maps.
     object_storage_config, s3_config
         For a pair in object storage: the cache of its ``.idx``, and how to read its ``.bin``.
     fast_cache_load
@@ -101,7 +103,7 @@ class IndexedDataset(SequenceDataset):
         self,
         path_prefix: str,
         multimodal: bool = False,
-        mmap: bool = True,
+        mmap: bool = False,
         object_storage_config: ObjectStorageConfig | None = None,
         s3_config: ObjectStorageConfig | None = None,
         fast_cache_load: bool = False,
@@ -142,7 +144,15 @@ class IndexedDataset(SequenceDataset):
             )
             return
         path = bin_path(prefix)
-        self.index = _IndexReader(idx_path(prefix), self.multimodal, *counts, path)
+        self.index = _IndexReader(idx_path(prefix), self.multimodal, *counts, path, mmap=self.mmap)
+        versions = modified_at(idx_path(prefix)), modified_at(path)
+        if is_new:
+            self._versions = versions
+        elif versions != self._versions:
+            raise VerificationError(
+                f"{idx_path(prefix)} and its .bin must be as they were when the dataset was "
+                "opened, they were changed since; open it again"
+            )
         nbytes = self.index.file.bin_nbytes
         self.bin_reader = (
             _MMapBinReader(path, nbytes) if self.mmap else _FileBinReader(path, nbytes=nbytes)
@@ -154,7 +164,8 @@ class IndexedDataset(SequenceDataset):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name == "tokens" and "index" in self.__dict__:
             nbytes = self.index.file.bin_nbytes
-            self.tokens = FlatFile(bin_path(self.path_prefix), nbytes, self.index.dtype)
+            path, version = bin_path(self.path_prefix), self._versions[1]
+            self.tokens = FlatFile(path, nbytes, self.index.dtype, version)
         else:
             self._open(is_new=False)
         return getattr(self, name)
@@ -198,27 +209,27 @@ class IndexedDataset(SequenceDataset):
         """The checked ``.idx`` file."""
         return self.index.file
 
-    def find_bounds(self, numbers: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:
+    def find_bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int32Array]:
         """Return the first token of sequences among all of the ``.bin``, and their lengths."""
         index = self.index
         return index.sequence_pointers[numbers] // index.dtype_size, index.sequence_lengths[numbers]
 
     @property
-    def sequence_lengths(self) -> npt.NDArray[np.int32]:
+    def sequence_lengths(self) -> Int32Array:
         """Shape (sequences,), int32, tokens."""
         return self.index.sequence_lengths
 
     @property
-    def document_indices(self) -> npt.NDArray[np.int64]:
+    def document_indices(self) -> Int64Array:
         """Shape (documents + 1,), int64, first sequence of each document."""
         return self.index.document_indices
 
-    def set_document_indices(self, document_indices: npt.NDArray[np.int64]) -> None:
+    def set_document_indices(self, document_indices: Int64Array) -> None:
         """Replace ``document_indices`` in this object; the file and its pickles keep theirs."""
         self.index.document_indices = document_indices
 
     @property
-    def sequence_modes(self) -> npt.NDArray[np.int8]:
+    def sequence_modes(self) -> Int8Array:
         """Shape (sequences,), int8; ConfigError unless the dataset was opened as multimodal."""
         if self.index.sequence_modes is None:
             raise ConfigError(
@@ -310,8 +321,7 @@ class IndexedDatasetBuilder(PairWriter):
         SourceError
             If a token does not fit, or the modes are not one per document.
         """
-        if chunk_size < 1:
-            raise ConfigError(f"chunk_size must be at least 1, but is {chunk_size}; raise it")
+        check_whole("chunk_size", chunk_size, 1)
         if modes is not None and len(modes) != len(documents):
             raise SourceError(
                 f"each of the {len(documents)} documents must come with one mode, but "
@@ -326,7 +336,7 @@ class IndexedDatasetBuilder(PairWriter):
 
     def _convert_documents(
         self, documents: Any, eod_token: int | None
-    ) -> tuple[AnyArray, npt.NDArray[np.int64]]:
+    ) -> tuple[AnyArray, Int64Array]:
         """Return the concatenated tokens of documents, and the length of each."""
         owner = self.bin_path
         if type(documents).__module__.partition(".")[0] == "awkward":

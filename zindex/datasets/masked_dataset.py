@@ -7,7 +7,7 @@ that is keyed by seed and position. BERT and T5 have modules of their own.
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,20 +17,12 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
-from zindex.datasets.sample_dataset import inherits
-from zindex.datasets.text_dataset import TextDataset
+from zindex.datasets.sample_dataset import TextDataset, inherits
 from zindex.datasets.utils import current_rank, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
+from zindex.indexing import sentence_mapping
 from zindex.indexing.mapping_tasks import SentenceSource
-from zindex.indexing.sentence_mapping import (
-    MappingArrays,
-    compute_mapping,
-    memory_facts,
-    nothing_to_map,
-    plan_mapping,
-    stored_facts,
-)
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
 from zindex.samples import lengths
 from zindex.samples.lengths import is_stored
@@ -40,16 +32,6 @@ from zindex.text.tokenizers.base import find_token
 
 logger = logging.getLogger(__name__)
 
-_REQUIRED = (
-    "tokenizer",
-    "masking_probability",
-    "short_sequence_probability",
-    "masking_max_ngram",
-    "masking_do_full_word",
-    "masking_do_permutation",
-    "masking_use_longer_ngrams",
-    "masking_use_geometric_distribution",
-)
 #: Default of a required setting.
 MISSING: Any = None
 # Methods that a subclass may override; the kernel then does not mask its samples.
@@ -118,7 +100,7 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        self._require("masked", *_REQUIRED)
+        self._require("masked", "tokenizer", *_masking_settings())
         probability, short = self.masking_probability, self.short_sequence_probability
         if not 0 < probability < 1:
             raise ConfigError(
@@ -140,11 +122,8 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
                 "True; give one of the two"
             )
         if self.masking_use_longer_ngrams:
-            log_single_rank(
-                logger,
-                logging.WARNING,
-                "masking_use_longer_ngrams has no effect: the lengths of n-grams are geometric",
-            )
+            text = "masking_use_longer_ngrams has no effect: the lengths of n-grams are geometric"
+            log_single_rank(logger, logging.WARNING, text)
 
     def _check_kind(self, kind: str, num_special: int, tokens: tuple[str, ...]) -> None:
         """Refuse samples without room for two tokens, and tokenizers without special tokens."""
@@ -170,7 +149,13 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
         return {name: value for name, value in self.__dict__.items() if name != "vocabulary"}
 
 
-class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
+def _masking_settings() -> list[str]:
+    """Return the names of the required settings of masking, which identify a dataset."""
+    own = fields(MaskedWordPieceDatasetConfig)[len(fields(BlendedMegatronDatasetConfig)) :]
+    return [item.name for item in own if not item.kw_only]
+
+
+class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | ComputedMapping]):
     """A split of documents as samples of sentences with masked tokens.
 
     The documents are divided among the splits; sentences are the sequences of the dataset. The
@@ -209,7 +194,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     config: MaskedWordPieceDatasetConfig
 
-    _read_index = staticmethod(MappingArrays.open)
+    _read_index = staticmethod(sentence_mapping.MappingArrays.open)
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
@@ -222,7 +207,7 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
     def _key_config_attributes() -> list[str]:
         """Return the settings that are part of Megatron's cache key."""
         # By the class, not super(), because Megatron Core's callers use static methods.
-        return [*MegatronDataset._key_config_attributes(), *_REQUIRED[1:]]
+        return [*MegatronDataset._key_config_attributes(), *_masking_settings()]
 
     def _sentence_rules(self) -> SentenceRules | None:
         """Return the size of samples; None if the subclass calls `_build_sample_index`."""
@@ -277,9 +262,9 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
             plan, dataset = self._plan(), self.dataset
             bounds = np.asarray(dataset.document_indices)[plan.start : plan.stop + 1]
             own = dataset.sequence_lengths[plan.first_sentence : plan.stop_sentence]
-            rows = compute_mapping(plan, bounds, own)
+            rows = sentence_mapping.compute_mapping(plan, bounds, own)
             if not len(rows):
-                raise nothing_to_map(plan, str(self.dataset_path))
+                raise sentence_mapping.nothing_to_map(plan, str(self.dataset_path))
         return ComputedMapping(rows, rows, np.arange(len(rows)))
 
     def _plan(self) -> MappingPlan:
@@ -299,11 +284,15 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
         }
         if is_stored(dataset):
             if dataset not in _facts:
-                _facts[dataset] = stored_facts(self._source)
-            return plan_mapping(self._source, span, facts=_facts[dataset], **settings)
+                _facts[dataset] = sentence_mapping.stored_facts(self._source)
+            return sentence_mapping.plan_mapping(
+                self._source, span, facts=_facts[dataset], **settings
+            )
         bounds = dataset.document_indices
         return MappingPlan(
-            source=memory_facts(lengths.memory_facts(dataset.sequence_lengths), bounds),
+            source=sentence_mapping.memory_facts(
+                lengths.memory_facts(dataset.sequence_lengths), bounds
+            ),
             start=span.start,
             stop=span.stop,
             first_sentence=int(bounds[span.start]),
@@ -385,5 +374,4 @@ class MaskedWordPieceDataset(TextDataset[MappingArrays | ComputedMapping]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        state.pop("token_lookup", None)
-        return state
+        return {name: value for name, value in state.items() if name != "token_lookup"}

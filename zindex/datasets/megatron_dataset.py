@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from zindex.arrays import IntegerArray
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.utils import Split
@@ -20,17 +20,12 @@ from zindex.formats.megatron_cache import describe
 
 LowLevelDataset: TypeAlias = IndexedDataset | ZarrIndexedDataset | Iterable[Any]
 #: Elements of a low-level dataset, by number.
-Indices: TypeAlias = npt.NDArray[np.integer[Any]] | range
+Indices: TypeAlias = IntegerArray | range
 
 #: Pad id for a tokenizer without one, or with an ambiguous one: no dataset contains this id.
 _PAD_TOKEN_ID = -1
 # Numbers of documents that are checked at a time.
 _CHECKED = 1 << 16
-
-_AMBIGUOUS_PAD = (
-    "the pad token must have an id of its own, got {pad}, which is another special token too: "
-    "{then}; give the tokenizer a pad token that nothing else uses"
-)
 
 
 class Identified:
@@ -122,7 +117,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
         self._text = None
 
     @property
-    def indices(self) -> npt.NDArray[np.integer[Any]]:
+    def indices(self) -> IntegerArray:
         """Shape (documents,): the elements of the split; a range is expanded at each use."""
         found = self._indices
         if isinstance(found, range):
@@ -179,10 +174,9 @@ def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
 
     Source: Megatron Core ``MegatronDataset.__init__``.
     """
-    try:
+    pad = None
+    with suppress(Exception):
         pad = tokenizer.pad
-    except Exception:
-        return _PAD_TOKEN_ID
     if pad is None:
         return _PAD_TOKEN_ID
     if pad not in _special_tokens(tokenizer):
@@ -191,7 +185,11 @@ def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
         then = "each of them is masked out as padding, since allow_ambiguous_pad_tokens is set"
     else:
         then = f"{_PAD_TOKEN_ID} stands for padding, and pad tokens in the data count as others"
-    warnings.warn(_AMBIGUOUS_PAD.format(pad=pad, then=then), stacklevel=3)
+    text = (
+        f"the pad token must have an id of its own, got {pad}, which is another special token too: "
+        f"{then}; give the tokenizer a pad token that nothing else uses"
+    )
+    warnings.warn(text, stacklevel=3)
     return int(pad) if allow_ambiguous else _PAD_TOKEN_ID
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.sequences import SequenceDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
@@ -138,7 +137,7 @@ class MockSFTLowLevelDataset:
 
 def _take_real(dataset: SequenceDataset, document: int, count: int) -> Int64Array:
     """Return tokens of as many consecutive documents as needed."""
-    parts: list[npt.NDArray[Any]] = [np.empty(0, np.int64)]
+    parts: list[AnyArray] = [np.empty(0, np.int64)]
     while count > 0:
         parts.append(dataset[document % len(dataset)][:count])
         count -= len(parts[-1])

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import AnyArray
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.formats.bin_idx import bin_path, idx_path
+from zindex.arrays import AnyArray, DTypeLike
+from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.formats.bin_idx import bin_path, check_bin, idx_path, missing_object
 from zindex.formats.bin_reader import check_span
 from zindex.formats.megatron_readers import _BinReader, _IndexReader
 from zindex.ingest.length_source import is_store
 from zindex.io.node_copy import keep_copy
 from zindex.io.objects import SCHEMES
 from zindex.io.remote_files import MSC_PREFIX, S3_PREFIX, UNKNOWN, open_remote, split_s3_url
+from zindex.plan.settings import check_whole
 from zindex.store.tokens import FlatObject
 
 _ACCESS = {f"{scheme}://": scheme for scheme in ("msc", *SCHEMES)}
@@ -49,11 +49,8 @@ class ObjectStorageConfig:
     bin_chunk_nbytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.bin_chunk_nbytes is not None and self.bin_chunk_nbytes < 1:
-            raise ConfigError(
-                f"bin_chunk_nbytes must be at least 1, got {self.bin_chunk_nbytes}; leave it out "
-                "to ask for what is wanted and no more"
-            )
+        if self.bin_chunk_nbytes is not None:
+            check_whole("bin_chunk_nbytes", self.bin_chunk_nbytes, 1)
 
 
 #: Megatron Core's older name.
@@ -118,6 +115,8 @@ def get_index_cache_path(idx_path: str, object_storage_config: ObjectStorageConf
     # Other schemes have separate directories, because their buckets may have the names of S3's.
     folder = () if access in ("s3", "msc") else (access,)
     rest = idx_path.removeprefix(f"{access}://").lstrip("/")
+    if ".." in rest.split("/"):
+        raise ConfigError(f"the URL of an .idx must not have .. in it, got {idx_path}; resolve it")
     return os.path.join(object_storage_config.path_to_idx_cache, *folder, rest)
 
 
@@ -153,15 +152,7 @@ def cache_index_file(remote_path: str, local_path: str) -> None:
     try:
         keep_copy(remote_path, local_path)
     except StoreNotFoundError as error:
-        raise _missing(remote_path) from error
-
-
-def _missing(url: str) -> SourceError:
-    """Return the error of a file of a pair that is not there."""
-    return SourceError(
-        f"both files of a .bin/.idx pair must be in object storage, but there is no {url}; give "
-        "the URL of the pair without its suffix"
-    )
+        raise missing_object(remote_path) from error
 
 
 def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
@@ -238,7 +229,7 @@ class _ObjectBinReader(_BinReader):
         block = object_storage_config.bin_chunk_nbytes
         self._bytes = FlatObject(bin_path, _ANY_NBYTES if size is None else size, np.uint8, block)
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
+    def read(self, dtype: DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items from byte ``offset`` in a fresh array.
 
         Raises
@@ -276,7 +267,7 @@ def _find_size(url: str) -> int | None:
     """Return the size of an object; None if its client does not report it."""
     found = open_remote(url).look_up()
     if found is None:
-        raise _missing(url)
+        raise missing_object(url)
     return None if found is UNKNOWN else found.nbytes
 
 
@@ -320,14 +311,10 @@ def open_remote_pair(
     local = get_index_cache_path(remote, object_storage_config)
     if is_new or not os.path.exists(local):
         cache_index_file(remote, local)
-    index = _IndexReader(local, multimodal, sequences_per_dataset, dtype_code)
+    # A node's copy is private and never cut: its processes share a map of it.
+    index = _IndexReader(local, multimodal, sequences_per_dataset, dtype_code, mmap=True)
     nbytes = index.file.bin_nbytes
-    size = _find_size(url) if is_new else None
-    if size not in (None, nbytes):
-        raise SourceError(
-            f"{url} must have {nbytes} bytes, where the last sequence of {remote} ends, but has "
-            f"{size}; it is cut, unfinished or of another dataset, so upload the pair again"
-        )
+    check_bin(url, _find_size(url) if is_new else None, nbytes, remote)
     bin_reader = OBJECT_STORAGE_BIN_READERS[get_object_storage_access(path_prefix)]
     return (
         index,

@@ -8,8 +8,7 @@ from typing import Any
 
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
-from zindex.datasets.sample_dataset import IndexArray
-from zindex.datasets.text_dataset import TextDataset
+from zindex.datasets.sample_dataset import IndexArray, TextDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing.packing import PackedArrays
@@ -113,12 +112,11 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
         assert self._store is not None
         return self._store.attributes[name]
 
-    def _describe_text(self, text: IndexedText) -> IndexedText:
+    def _describe_text(self, text: IndexedText) -> None:
         """Add the settings of the samples."""
         text.settings = self.config.text_settings(self._pad_token_id, self.rules.max_documents)
         if text.settings.with_provenance:
             text.find_epochs = text.arrays.epochs_of
-        return text
 
     def _plan(self) -> PackingPlan:
         """Return the plan of this split's index, the same as ``zindex.build`` makes."""

@@ -177,11 +177,8 @@ class RankStep(AbstractContextManager["RankStep"]):
                 backoff.restart()
             if not backoff.wait():
                 logger.warning(
-                    "rank %d continues without %d of %d ranks, which made no progress for %.0f s",
-                    self.rank,
-                    missing,
-                    self.num_ranks,
-                    self.grace,
+                    f"rank {self.rank} continues without {missing} of {self.num_ranks} ranks, "
+                    f"which made no progress for {self.grace:.0f} s"
                 )
                 return
 

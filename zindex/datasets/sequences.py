@@ -5,7 +5,6 @@ from abc import abstractmethod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from zindex.arrays import AnyArray, Int64Array
@@ -101,9 +100,9 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
 
     @property
     @abstractmethod
-    def document_indices(self) -> npt.NDArray[np.int64]:
+    def document_indices(self) -> Int64Array:
         """Shape (documents + 1,), int64, first sequence of each document."""
 
-    def get_document_indices(self) -> npt.NDArray[np.int64]:
+    def get_document_indices(self) -> Int64Array:
         """Return ``document_indices``."""
         return self.document_indices

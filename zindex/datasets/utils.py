@@ -62,11 +62,9 @@ def get_blend_from_list(blend: Sequence[Any] | None) -> Blend | None:
         return None
     if not blend:
         raise ConfigError("a blend list must name at least one dataset, got []; pass None instead")
-    if len(blend) % 2:
-        return [entry.strip() for entry in blend], None
     weights = [_parse_weight(entry) for entry in blend[::2]]
     numbers = [weight for weight in weights if weight is not None]
-    if not numbers:
+    if len(blend) % 2 or not numbers:
         return [entry.strip() for entry in blend], None
     if len(numbers) < len(weights):
         raise ConfigError(

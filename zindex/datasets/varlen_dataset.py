@@ -55,7 +55,7 @@ def _looks_like_hf_id(path: str | None) -> bool:
 
 
 class _ParquetRecords:
-    """The rows of a Parquet file by number, memory-mapped; reopened after unpickling."""
+    """The rows of a Parquet file by number, in memory; read again after unpickling."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class _ParquetRecords:
             raise StoreNotFoundError(f"{path} must be a file, there is none; check the path")
         parquet = load_parquet()
         try:
-            self._table = parquet.read_table(path, memory_map=True)
+            self._table = parquet.read_table(path)
         except (ValueError, OSError) as error:
             raise SourceError(
                 f"{path} must be a file of Parquet, but: {error}; write it again"

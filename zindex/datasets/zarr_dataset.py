@@ -3,10 +3,9 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int8Array, Int32Array, Int64Array
 from zindex.datasets.sequences import SequenceDataset
 from zindex.errors import ConfigError, check_number
 from zindex.store.open import Store, open_store
@@ -55,8 +54,7 @@ class ZarrIndexedDataset(SequenceDataset):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the tokens."""
-        dtype: np.dtype[Any] = np.dtype(self.store.spec["token_dtype"])
-        return dtype
+        return self.tokens.dtype
 
     @property
     def length_file(self) -> Store:
@@ -64,7 +62,7 @@ class ZarrIndexedDataset(SequenceDataset):
         return self.store
 
     def __len__(self) -> int:
-        return int(self.store.spec["num_sequences"])
+        return len(self.offsets) - 1
 
     def _locate(self, idx: int) -> tuple[int, int, int]:
         """Return the number of a sequence from the start, its first token, and its length."""
@@ -88,17 +86,17 @@ class ZarrIndexedDataset(SequenceDataset):
         return self.store[schema.SEQUENCE_MODE.name]
 
     @property
-    def sequence_lengths(self) -> npt.NDArray[np.int32]:
+    def sequence_lengths(self) -> Int32Array:
         """Shape (sequences,), int32, tokens; read whole at each use."""
         return np.asarray(self.store[schema.SEQUENCE_LENGTH.name])
 
     @property
-    def document_indices(self) -> npt.NDArray[np.int64]:
+    def document_indices(self) -> Int64Array:
         """Shape (documents + 1,), int64, first sequence of each document; read at each use."""
         return np.asarray(self.store[schema.DOCUMENT_OFFSET.name])
 
     @property
-    def sequence_modes(self) -> npt.NDArray[np.int8]:
+    def sequence_modes(self) -> Int8Array:
         """Shape (sequences,), int8; ConfigError where the store has none."""
         self._check_modes()
         return np.asarray(self._modes)

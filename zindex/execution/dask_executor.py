@@ -11,6 +11,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Required, TypedDict, TypeVar, Unpack
@@ -21,13 +22,15 @@ from zindex.execution.task_limit import TaskLimit
 from zindex.execution.timeline import Timeline
 from zindex.execution.worker_tasks import call, keep, named
 from zindex.io.backoff import Backoff
+from zindex.io.machine import count_cpus
+from zindex.io.request_threads import DaemonPool
 
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a build waits for a lost scheduler.
-PATIENCE = 300.0
+#: Seconds that a build waits for a lost scheduler, and for one that it can do without.
+PATIENCE, SHORT_PATIENCE = 300.0, 60.0
 # Submitted tasks per thread; none of them waits for another.
 _TASKS_PER_THREAD = 16
 # A task that is lost more often is not resubmitted.
@@ -93,11 +96,13 @@ class DaskExecutor:
     timeline
         Records the tasks.
     patience
-        Seconds to wait for a lost scheduler; the client's own timeout ends the wait too.
+        Seconds to wait for a lost scheduler; the client's own timeout ends the wait too. None for
+        `PATIENCE`, or `SHORT_PATIENCE` if the client is dispensable: then tasks run in threads of
+        this process once the scheduler is lost for good, and find on disk what is finished.
     """
 
     def __init__(
-        self, client: Any, timeline: Timeline | None = None, *, patience: float = PATIENCE
+        self, client: Any, timeline: Timeline | None = None, *, patience: float | None = None
     ) -> None:
         if client.asynchronous:
             raise ConfigError(
@@ -106,7 +111,12 @@ class DaskExecutor:
             )
         self.client = client
         self.timeline = timeline or Timeline()
+        #: Whether tasks run here once the scheduler is lost for good.
+        self._goes_on: bool = getattr(client, "is_dispensable", False)
+        if patience is None:
+            patience = SHORT_PATIENCE if self._goes_on else PATIENCE
         self.patience = patience
+        self._threads_here: DaemonPool | None = None
         self._address = getattr(getattr(client, "scheduler", None), "address", "?")
         #: Since the scheduler is lost.
         self._lost: Backoff | None = None
@@ -162,7 +172,7 @@ class DaskExecutor:
         # One of the tasks that need it computes it.
         async with task.lock:
             held = None if task.held is None else task.held()
-            if held is not None and not held.future.cancelled():
+            if held is not None and self._is_there(held.future):
                 return held
             if task.held is not None:
                 logger.info(
@@ -175,12 +185,27 @@ class DaskExecutor:
             held.future = future
             return held
 
+    def _is_there(self, future: Any) -> bool:
+        """Return whether the result of a future can be an argument."""
+        is_here = isinstance(future, Future)
+        return not future.cancelled() and (is_here or self._threads_here is None)
+
     async def _complete(self, task: _Task, *, fetch: bool) -> tuple[Any, Any]:
         """Run a task; return its Dask future, and its result if ``fetch``."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         num_losses = 0
         while num_losses < _MAX_LOSSES:
-            connection = await self._wait_for_scheduler()
+            if self._threads_here is not None:
+                return await self._complete_here(task)
+            try:
+                connection = await self._wait_for_scheduler()
+            except ClusterLostError as error:
+                if not self._goes_on or self.client.status in ("closing", "closed"):
+                    raise
+                if self._threads_here is None:
+                    logger.warning("%s; the build goes on in threads of this process", error)
+                    self._threads_here = DaemonPool(count_cpus(), "zindex-task")
+                continue
             # Results recomputed for this task alone must live until it is done.
             held = [await self._make(arg) if isinstance(arg, _Task) else arg for arg in task.args]
             args = tuple(arg.future if isinstance(arg, _HeldResult) else arg for arg in held)
@@ -198,6 +223,15 @@ class DaskExecutor:
             f"task {task.key} must be done before the scheduler at {self._address} is lost, it was "
             f"lost {_MAX_LOSSES} times; look into the scheduler's log; {_GO_ON}"
         )
+
+    async def _complete_here(self, task: _Task) -> tuple[Any, Any]:
+        """Run a task in a thread of this process, without the cluster; as of `_complete`."""
+        assert self._threads_here is not None
+        held = [await self._make(arg) if isinstance(arg, _Task) else arg for arg in task.args]
+        args = tuple(arg.future.result() if isinstance(arg, _HeldResult) else arg for arg in held)
+        work = task.run_remotely, task.function, args, task.key
+        future = self._threads_here.submit(*work, priority=task.priority)
+        return future, await asyncio.wrap_future(future)
 
     async def _wait_for_scheduler(self) -> Any:
         """Return the client's connection, once it is connected."""

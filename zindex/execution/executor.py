@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import cache
 from typing import Any, Protocol, TypeVar, Unpack
 
 from zindex.errors import ConfigError
@@ -19,6 +20,7 @@ from zindex.execution.dask_executor import DaskExecutor, TaskOptions
 from zindex.execution.reconnecting_client import connect_client
 from zindex.execution.timeline import Timeline
 from zindex.execution.worker_tasks import named
+from zindex.io.machine import count_cpus
 from zindex.io.request_threads import DaemonPool
 
 R = TypeVar("R")
@@ -36,16 +38,13 @@ class Executor(Protocol):
     @property
     def num_threads(self) -> int:
         """Concurrent tasks."""
-        ...
 
     @property
     def timeline(self) -> Timeline:
         """Records the tasks."""
-        ...
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result; higher priorities start first."""
-        ...
 
     async def hold(
         self, function: Callable[..., Any], *args: Any, **task: Unpack[TaskOptions]
@@ -55,7 +54,6 @@ class Executor(Protocol):
         The result is freed with the last reference to the returned object. Results that later
         tasks take together should have neighbouring places in [0, 1), so that few are transferred.
         """
-        ...
 
 
 class SerialExecutor:
@@ -93,18 +91,14 @@ class ThreadExecutor(SerialExecutor):
 
     def __init__(self, num_threads: int | None = None, timeline: Timeline | None = None) -> None:
         super().__init__(timeline)
-        self.num_threads = num_threads or len(os.sched_getaffinity(0)) + _NUM_IO_THREADS
+        self.num_threads = num_threads or count_cpus() + _NUM_IO_THREADS
         self._pool = DaemonPool(self.num_threads, "zindex-task")
 
     async def run(self, function: Callable[..., R], *args: Any, key: str, priority: int = 0) -> R:
         """Run one task and return its result."""
         with named(key):
-            task = self._pool.submit(self._run_timed, key, function, *args, priority=priority)
-            return await asyncio.wrap_future(task)
-
-    def _run_timed(self, key: str, function: Callable[..., R], *args: Any) -> R:
-        with self.timeline.span(key):
-            return function(*args)
+            timed = self.timeline.span(key)(function)
+            return await asyncio.wrap_future(self._pool.submit(timed, *args, priority=priority))
 
     def close(self) -> None:
         """Wait for the running tasks and end the threads; pending tasks never start."""
@@ -147,8 +141,17 @@ def open_executor(client: Any = None, timeline: Timeline | None = None) -> Itera
             yield threads
 
 
+#: Clients that are being connected in the background, the default of the process once they are.
+coming_clients: list[Future[Any]] = []
+
+
 def ambient_client() -> Any:
-    """Return the process's current Dask client, or None; never imports distributed."""
+    """Return the process's current Dask client, or None; never imports distributed.
+
+    It waits for one that is being connected.
+    """
+    for client in coming_clients:
+        client.result()
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client
@@ -170,7 +173,6 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         Kernels release the GIL.
     """
     import dask
-    from dask.system import CPU_COUNT
     from distributed import Client, Scheduler, SpecCluster, Worker
 
     settings = {
@@ -179,18 +181,34 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.pause": False,
         "distributed.admin.tick.limit": "1h",
+        "distributed.worker.profile.enabled": False,  # shown on pages, which it lacks
     }
     options = {"protocol": "inproc://"}
     scheduler = {"cls": without_pages(Scheduler), "options": options}
-    size = {"nthreads": num_threads or CPU_COUNT + _NUM_IO_THREADS, "memory_limit": 0}
+    size = {"nthreads": num_threads or count_cpus() + _NUM_IO_THREADS, "memory_limit": 0}
     worker = {"cls": without_pages(Worker), "options": options | size}
     with (
+        _forgotten_nodes(),
         dask.config.set(settings),
         SpecCluster({0: worker}, scheduler, silence_logs=logging.WARNING) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         client.loop.asyncio_loop.set_exception_handler(report_unless_ended)
         yield client
+
+
+@contextmanager
+def _forgotten_nodes() -> Iterator[None]:
+    """Drop what Dask and Python keep of the nodes of a block: 0.7 MB of handlers and folders."""
+    import distributed.core
+
+    known = set(sys.path_importer_cache)
+    yield
+    # A cache without bound, by bound methods, which keep their nodes alive.
+    getattr(distributed.core._expects_comm, "cache_clear", int)()
+    for path in sys.path_importer_cache.keys() - known:
+        if not os.path.exists(path):  # a node's scratch folder, which Dask adds to sys.path
+            sys.path_importer_cache.pop(path, None)
 
 
 def report_unless_ended(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -203,6 +221,7 @@ def report_unless_ended(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
         loop.default_exception_handler(context)
 
 
+@cache
 def without_pages(node: Any) -> Any:
     """Return a subclass of a Dask node that serves no web pages.
 
@@ -226,20 +245,20 @@ def run_builds(main: Coroutine[Any, Any, R]) -> R:
 
 def _run(main: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine in a new event loop of this thread."""
-    with _raise_first():
+    with raise_first():
         return asyncio.run(main)
 
 
 async def run_together(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
     """Run coroutines concurrently; the first error cancels the others and is raised."""
-    with _raise_first():
+    with raise_first():
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in coroutines]
     return [task.result() for task in tasks]
 
 
 @contextmanager
-def _raise_first() -> Iterator[None]:
+def raise_first() -> Iterator[None]:
     """Raise the first error of a group, or of the groups in it, in place of the group."""
     try:
         yield

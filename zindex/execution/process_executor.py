@@ -3,10 +3,10 @@
 import asyncio
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from typing import Any, TypeVar
 
 from zindex.errors import ClusterLostError, ConfigError
@@ -80,13 +80,6 @@ class ProcessExecutor(SerialExecutor):
         self._pool.shutdown(cancel_futures=True)
 
 
-@contextmanager
-def open_processes(num_processes: int, *tasks: Callable[..., Any]) -> Iterator[ProcessExecutor]:
-    """Give an executor whose processes end with the block; see `ProcessExecutor`."""
-    with closing(ProcessExecutor(num_processes, *tasks)) as executor:
-        yield executor
-
-
 def choose_executor(
     client: Any, num_processes: int | None, *tasks: Callable[..., Any]
 ) -> AbstractContextManager[Executor]:
@@ -106,4 +99,4 @@ def choose_executor(
         )
     if num_processes == 1:
         return open_executor(SerialExecutor())
-    return open_processes(num_processes, *tasks)
+    return closing(ProcessExecutor(num_processes, *tasks))

@@ -61,6 +61,8 @@ def _client_class() -> Any:
     class PatientClient(Client):  # type: ignore[misc]
         """A client with short intervals between attempts to reach a lost scheduler."""
 
+        #: Whether builds go on in this process once the cluster is lost.
+        is_dispensable = False
         _attempt_seconds = math.inf
 
         def __init__(self, *args: Any, **settings: Any) -> None:

@@ -8,15 +8,15 @@ pointers in bytes, int64 document indices and, if multimodal, int8 modes.
 import os
 import struct
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int8Array, Int32Array, Int64Array
+from zindex.arrays import AnyArray, Int8Array, Int32Array, Int64Array
 from zindex.errors import SourceError
 from zindex.formats.token_dtypes import TOKEN_DTYPES, AnyDType
-from zindex.io.local import map_file, open_regular, read_exactly, read_into
+from zindex.io.local import map_file, open_file, open_regular, read_exactly, read_into
+from zindex.io.system_errors import unreadable
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -29,7 +29,7 @@ _MAX_NBYTES = 1 << 62
 
 
 class IdxArrays(NamedTuple):
-    """The whole arrays of an ``.idx`` file, as read-only views of one mapping."""
+    """The whole arrays of an ``.idx`` file."""
 
     #: Shape (sequences,), int32, tokens.
     sequence_lengths: Int32Array
@@ -112,7 +112,7 @@ class IdxFile:
         return self._read("sequence_modes", start, stop)
 
     def map_arrays(self) -> IdxArrays:
-        """Map all arrays read-only, without a copy."""
+        """Map all arrays read-only, without a copy; a file cut meanwhile kills the process."""
         content = map_file(self.path, self.nbytes)
         arrays = {
             name: content[start : start + length * np.dtype(dtype).itemsize].view(dtype)
@@ -120,7 +120,11 @@ class IdxFile:
         }
         return IdxArrays(**arrays if self.has_modes else arrays | {"sequence_modes": None})
 
-    def _read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    def read_array(self, name: str) -> AnyArray:
+        """Return a whole array of ``spans``, read into memory."""
+        return self._read(name, 0, self.spans[name][2])
+
+    def _read(self, name: str, start: int, stop: int) -> AnyArray:
         """Read elements ``[start, stop)`` of an array."""
         dtype, base, size = self.spans[name]
         if not 0 <= start <= stop <= size:
@@ -132,10 +136,13 @@ class IdxFile:
         self._fill(array, base + start * array.itemsize)
         return array
 
-    def _fill(self, array: npt.NDArray[Any], offset: int) -> None:
+    def _fill(self, array: AnyArray, offset: int) -> None:
         """Fill an array from an offset of the file."""
-        with open(self.path, "rb", buffering=0) as stream:
-            read_exactly(self.path, stream.fileno(), array, offset)
+        try:
+            with open_file(self.path, buffering=0) as stream:
+                read_exactly(self.path, stream.fileno(), array, offset)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
 
 
 def idx_path(prefix: str | os.PathLike[str]) -> str:
@@ -197,7 +204,9 @@ def read_idx_file(path: str, tokens_path: str | None, *, multimodal: bool | None
         finally:
             os.close(descriptor)
         if tokens_path is not None:
-            _check_bin(tokens_path, nbytes, path)
+            tokens_descriptor, size = open_regular(tokens_path)
+            os.close(tokens_descriptor)
+            check_bin(tokens_path, size, nbytes, path)
     except OSError as error:
         raise SourceError(
             f"both files of a .bin/.idx pair must be readable, but {error.filename or path} "
@@ -344,12 +353,18 @@ def _check_documents(descriptor: int, index: IdxFile) -> None:
         )
 
 
-def _check_bin(tokens_path: str, nbytes: int, path: str) -> None:
-    """Check that the ``.bin`` ends where the last sequence does."""
-    descriptor, size = open_regular(tokens_path)
-    os.close(descriptor)
-    if size != nbytes:
+def check_bin(tokens_path: str, size: int | None, nbytes: int, path: str) -> None:
+    """Check that a ``.bin`` ends where the last sequence of its ``.idx`` does; None is unknown."""
+    if size not in (None, nbytes):
         raise SourceError(
             f"{tokens_path} must have {nbytes} bytes, where the last sequence of {path} ends, but "
             f"has {size}; it is cut, unfinished or of another dataset, so restore the pair"
         )
+
+
+def missing_object(url: str) -> SourceError:
+    """Return the error of a file of a pair in object storage that is not there."""
+    return SourceError(
+        f"both files of a .bin/.idx pair must be in object storage, but there is no {url}; give "
+        "the URL of the pair without its suffix"
+    )

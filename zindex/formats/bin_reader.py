@@ -3,14 +3,16 @@
 import os
 import weakref
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, DTypeLike, UInt8Array
 from zindex.errors import SourceError, VerificationError
+from zindex.io.files import modified_at
 from zindex.io.local import map_file, open_regular, read_exactly
+from zindex.io.system_errors import reading
 
 # Open descriptors per process; the usual limit is 1,024, and training needs some, too.
 _MAX_OPEN = 256
@@ -20,10 +22,11 @@ _opened: "deque[weakref.ref[BinFile]]" = deque()
 class _Descriptor:
     """An open file that is closed with its last reader."""
 
-    __slots__ = ("number", "process", "size")
+    __slots__ = ("modified", "number", "process", "size")
 
     def __init__(self, path: str) -> None:
         self.number, self.size = open_regular(path)
+        self.modified = str(os.fstat(self.number).st_mtime_ns)
         self.process = os.getpid()
 
     def __del__(self, system: Any = os) -> None:
@@ -45,17 +48,18 @@ class BinFile:
         Required size, as ``IdxFile.bin_nbytes``; None accepts any.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "nbytes", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_modified", "nbytes", "path")
 
     def __init__(self, path: str, nbytes: int | None = None) -> None:
         self.path = path
         self.nbytes = nbytes
         self._descriptor: _Descriptor | None = None
+        self._modified = modified_at(path)
 
     def __reduce__(self) -> tuple[type["BinFile"], tuple[str, int | None]]:
         return type(self), (self.path, self.nbytes)
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
+    def read(self, dtype: DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items from byte ``offset``.
 
         Raises
@@ -88,19 +92,36 @@ class BinFile:
 
     def _open(self) -> _Descriptor:
         """Open the file in this process, and close the oldest one if there are too many."""
-        descriptor = _Descriptor(self.path)
-        if self.nbytes is not None and descriptor.size < self.nbytes:
-            raise VerificationError(
-                f"{self.path} must hold {self.nbytes:,} bytes, as when it was checked, but now "
-                f"holds {descriptor.size:,}; restore the file and open it again"
-            )
-        self._descriptor = descriptor
+        with reading(Path(self.path)):
+            descriptor = _Descriptor(self.path)
+        is_same = self._modified in ("", descriptor.modified)
+        check_unchanged(self.path, descriptor.size, self.nbytes or 0, is_same=is_same)
+        self._modified, self._descriptor = descriptor.modified, descriptor
         _opened.append(weakref.ref(self))
         while len(_opened) > _MAX_OPEN:
             oldest = _opened.popleft()()
             if oldest is not None and oldest is not self:
                 oldest.close()
         return descriptor
+
+
+def check_unchanged(path: str, size: int, nbytes: int, *, is_same: bool) -> None:
+    """Refuse a flat file that is shorter than when it was checked, or was changed since.
+
+    Raises
+    ------
+    VerificationError
+        If it is.
+    """
+    if size < nbytes:
+        raise VerificationError(
+            f"{path} must hold {nbytes:,} bytes, as when it was checked, but now holds {size:,}; "
+            "restore the file and open it again"
+        )
+    if not is_same:
+        raise VerificationError(
+            f"{path} must be as it was when it was opened, it was changed since; open it again"
+        )
 
 
 class MappedBinFile:
@@ -122,12 +143,12 @@ class MappedBinFile:
     def __init__(self, path: str, nbytes: int | None = None) -> None:
         self.path = path
         self.nbytes = nbytes
-        self._content: npt.NDArray[np.uint8] | None = None
+        self._content: UInt8Array | None = None
 
     def __reduce__(self) -> tuple[type["MappedBinFile"], tuple[str, int | None]]:
         return type(self), (self.path, self.nbytes)
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
+    def read(self, dtype: DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items from byte ``offset`` as a view; SourceError outside the file."""
         content = self._content
         if content is None:

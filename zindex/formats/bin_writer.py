@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.errors import SourceError, VerificationError
+from zindex.arrays import AnyArray, BoolArray, DTypeLike, Int64Array
+from zindex.errors import SourceError, VerificationError, shorten
 from zindex.formats.bin_idx import read_index
 from zindex.formats.idx_writer import MAX_LENGTH, whole_numbers, write_index
-from zindex.formats.token_dtypes import DType
-from zindex.formats.token_values import convert_tokens
-from zindex.io.local import partial_path
+from zindex.formats.token_dtypes import AnyDType, DType
+from zindex.io.create_only import exchange, partial_path
+from zindex.io.local import removing, sync_directory
+from zindex.io.system_errors import unwritable, writing
 
 _COPY_NBYTES = 8 << 20
 
@@ -36,7 +37,7 @@ class PairWriter:
     """
 
     def __init__(
-        self, bin_path: str | os.PathLike[str], dtype: npt.DTypeLike, *, has_modes: bool = False
+        self, bin_path: str | os.PathLike[str], dtype: DTypeLike, *, has_modes: bool = False
     ) -> None:
         DType.code_from_dtype(dtype)
         self.bin_path = os.fspath(bin_path)
@@ -45,7 +46,8 @@ class PairWriter:
         self.document_indices = array("q", [0])
         self.sequence_modes = array("b") if has_modes else None
         self._partial = partial_path(self.bin_path)
-        self.data_file: BinaryIO = open(self._partial, "xb", buffering=1 << 20)  # noqa: SIM115
+        with writing(self.bin_path):
+            self.data_file: BinaryIO = open(self._partial, "xb", buffering=1 << 20)  # noqa: SIM115
         self._discard = weakref.finalize(self, _discard, self.data_file, self._partial, os.getpid())
 
     def append(self, values: Any, lengths: Any = None, modes: Any = None) -> int:
@@ -81,13 +83,16 @@ class PairWriter:
                 f"each of the {kept.size} sequences for {self.bin_path} must come with one mode, "
                 f"but {kept_modes.size} modes came; give one for each sequence"
             )
-        self.data_file.write(tokens.view(np.uint8).data if tokens.size else b"")
+        try:
+            self.data_file.write(tokens.view(np.uint8).data if tokens.size else b"")
+        except OSError as error:
+            raise unwritable(self.bin_path, error, tokens.nbytes) from error
         self.sequence_lengths.frombytes(kept.astype(np.int32).tobytes())
         if self.sequence_modes is not None:
             self.sequence_modes.frombytes(kept_modes.astype(np.int8).tobytes())
         return int(kept.size)
 
-    def append_document_ends(self, ends: npt.NDArray[np.int64]) -> None:
+    def append_document_ends(self, ends: Int64Array) -> None:
         """Append the numbers of sequences at which documents end."""
         self.document_indices.frombytes(ends.astype(np.int64).tobytes())
 
@@ -130,7 +135,8 @@ class PairWriter:
     def finalize(self, idx_path: str | os.PathLike[str]) -> None:
         """Write the ``.idx`` and rename both files, the ``.idx`` last.
 
-        After an error, existing files are intact, and ``finalize`` may be called again.
+        An error while they are written leaves existing files intact, and ``finalize`` may be called
+        again.
 
         Raises
         ------
@@ -151,30 +157,34 @@ class PairWriter:
                 f"{num_sequences} sequences and its last document ends after {last}; "
                 "call end_document() before finalize()"
             )
-        self.data_file.flush()
         lengths = np.frombuffer(self.sequence_lengths, np.int32)
         wanted = int(lengths.sum(dtype=np.int64)) * self.dtype.itemsize
-        written = os.fstat(self.data_file.fileno()).st_size
-        if written != wanted:
+        with writing(self.bin_path):
+            self.data_file.flush()
+            status = os.fstat(self.data_file.fileno())
+        if status.st_size != wanted:
             raise VerificationError(
-                f"the sequences of {self.bin_path} take {wanted} bytes, but {written} were written "
-                "because a write failed on the way; make room and build it again"
+                f"the sequences of {self.bin_path} take {wanted} bytes, but {status.st_size} were "
+                "written because a write failed on the way; make room and build it again"
             )
-        os.fsync(self.data_file.fileno())
+        with writing(self.bin_path, wanted):
+            os.fsync(self.data_file.fileno())
         index, entries = partial_path(idx_path), np.frombuffer(self.document_indices, np.int64)
         modes = None
         if self.sequence_modes is not None:
             modes = np.frombuffer(self.sequence_modes, np.int8)
         write_index(index, self.dtype, lengths, entries, modes)
-        try:
+        with writing(idx_path), writing(self.bin_path), removing(index):
             self.data_file.close()
-            # A new .bin must never have an old .idx.
-            Path(idx_path).unlink(missing_ok=True)
-            os.replace(self._partial, self.bin_path)
+            # A new .bin must never have an old .idx, not even after a power loss.
+            if os.path.lexists(idx_path):
+                os.unlink(idx_path)
+                sync_directory(Path(idx_path).parent)
+            exchange(self._partial, self.bin_path, status)
+            sync_directory(Path(self.bin_path).parent)
             self._discard.detach()
-            os.replace(index, idx_path)
-        finally:
-            Path(index).unlink(missing_ok=True)
+            exchange(index, idx_path, os.stat(index))
+            sync_directory(Path(idx_path).parent)
 
     def _copy_tokens(self, bin_path: str, nbytes: int) -> None:
         """Append a whole ``.bin``."""
@@ -195,3 +205,96 @@ def _discard(data_file: BinaryIO, partial: str, process: int) -> None:
     if os.getpid() == process:
         data_file.close()
         Path(partial).unlink(missing_ok=True)
+
+
+def convert_tokens(values: Any, dtype: DTypeLike, *, owner: str) -> AnyArray:
+    """Return the values as a flat array of the dtype; values that would change are refused.
+
+    Parameters
+    ----------
+    values
+        An array, or a sequence of numbers or of decimal strings.
+    dtype
+        Token dtype of the result.
+    owner
+        Destination of the tokens, for error messages.
+
+    Returns
+    -------
+    tokens
+        One-dimensional, C order. Shares memory with ``values`` if nothing was converted.
+
+    Raises
+    ------
+    SourceError
+        If a value is not a number, or does not fit the dtype; only floats may be rounded.
+
+    Examples
+    --------
+    >>> convert_tokens(["1", "22"], np.uint16, owner="example.bin")
+    array([ 1, 22], dtype=uint16)
+    """
+    target = np.dtype(dtype)
+    try:
+        array = np.asarray(values)
+        if array.size == 0:
+            return np.empty(0, target)
+        if array.dtype.kind in "US":
+            array = array.astype(np.float64 if target.kind == "f" else np.int64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SourceError(
+            f"tokens for {owner} must be numbers or decimal strings in one flat row, but came as "
+            f"{shorten(values)} ({error}); flatten or parse them first"
+        ) from error
+    if array.dtype.kind not in "biufO":
+        raise SourceError(
+            f"tokens for {owner} must be numbers or decimal strings, but came with dtype "
+            f"{array.dtype}; parse them first"
+        )
+    # numpy calls int64 to float64 safe, but a float64 has 53 bits of precision.
+    loses_digits = target.kind == "f" and array.dtype.kind in "iu" and array.itemsize == 8
+    if loses_digits or not np.can_cast(array.dtype, target, "safe"):
+        _check_values(array, target, owner)
+    return np.ascontiguousarray(array, target).reshape(-1)
+
+
+def _check_values(array: AnyArray, target: AnyDType, owner: str) -> None:
+    """Refuse the first value that the target dtype cannot hold."""
+    if array.dtype.kind in "iu" and target.kind in "iu":
+        limits = np.iinfo(target)
+        outside = (array < limits.min) | (array > limits.max)
+    elif array.dtype.kind == "O":
+        outside = np.array([not _fits(value, target) for value in array.reshape(-1)])
+    else:
+        with np.errstate(all="ignore"):
+            cast = array.astype(target)
+            if array.dtype.kind == "f" and target.kind == "f":
+                outside = np.isfinite(array) & ~np.isfinite(cast)
+            elif target.kind == "f":
+                outside = _float_differs(array, cast)
+            else:
+                # 2**63 as a float is int64's first value outside, and casts to its last inside.
+                outside = (cast.astype(array.dtype) != array) | (array >= 2.0**63)
+    first = np.flatnonzero(outside)
+    if first.size:
+        raise SourceError(
+            f"tokens for {owner} must fit {target.name}, but value {array.reshape(-1)[first[0]]} "
+            f"at position {first[0]} does not; use a wider dtype or correct the tokenizer"
+        )
+
+
+def _float_differs(array: AnyArray, cast: AnyArray) -> BoolArray:
+    """Return where integers lost precision as floats."""
+    exact = np.abs(cast.astype(np.float64)) < 2.0**63
+    differs = ~exact
+    differs[exact] = cast[exact].astype(np.int64) != array[exact]
+    return differs
+
+
+def _fits(value: Any, target: AnyDType) -> bool:
+    """Return whether a dtype represents a Python number exactly."""
+    try:
+        with np.errstate(all="ignore"):
+            return bool(np.array([value], target)[0].item() == value)
+    except (OverflowError, ValueError, TypeError):
+        return False

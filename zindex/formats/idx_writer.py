@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import AnyArray, ArrayLike, DTypeLike, Int64Array
 from zindex.errors import SourceError
 from zindex.formats.bin_idx import HEADER, MAGIC, VERSION, IdxFile
 from zindex.formats.token_dtypes import TOKEN_DTYPES, DType
@@ -17,14 +16,14 @@ MAX_LENGTH = 2**31 - 1
 _MAX_POINTER = 2**63 - 1
 
 #: Lengths of some sequences in tokens, and their modes or None.
-Sequences = tuple[npt.ArrayLike, npt.ArrayLike | None]
+Sequences = tuple[ArrayLike, ArrayLike | None]
 
 
 def write_index_blocks(
     path: str | os.PathLike[str],
-    dtype: npt.DTypeLike,
+    dtype: DTypeLike,
     sequences: Iterable[Sequences],
-    document_indices: Iterable[npt.ArrayLike],
+    document_indices: Iterable[ArrayLike],
     *,
     num_sequences: int,
     num_documents: int,
@@ -68,7 +67,8 @@ def write_index_blocks(
     code = DType.code_from_dtype(dtype)
     index = IdxFile(os.fspath(path), TOKEN_DTYPES[code], num_sequences, num_documents, 0, has_modes)
     with replacing(path) as partial, open(partial, "xb", buffering=0) as file:
-        file.write(HEADER.pack(MAGIC, VERSION, code, num_sequences, num_documents + 1))
+        header = HEADER.pack(MAGIC, VERSION, code, num_sequences, num_documents + 1)
+        write_from(file.fileno(), np.frombuffer(header, np.uint8), 0)
         came = (
             _write_sequences(file.fileno(), index, sequences),
             *_write_documents(file.fileno(), index, document_indices),
@@ -80,7 +80,6 @@ def write_index_blocks(
                 f"the last of them {wanted[2]}, but got {came[0]} and {came[1]}, the last "
                 f"{came[2]}; write what was announced and end the last document"
             )
-        os.fsync(file.fileno())
 
 
 def _write_sequences(descriptor: int, index: IdxFile, sequences: Iterable[Sequences]) -> int:
@@ -119,7 +118,7 @@ def _write_sequences(descriptor: int, index: IdxFile, sequences: Iterable[Sequen
 
 
 def _write_documents(
-    descriptor: int, index: IdxFile, blocks: Iterable[npt.ArrayLike]
+    descriptor: int, index: IdxFile, blocks: Iterable[ArrayLike]
 ) -> tuple[int, int]:
     """Write document indices; return their number and the last one."""
     written = last = 0
@@ -148,10 +147,10 @@ def _write_documents(
 
 def write_index(
     path: str | os.PathLike[str],
-    dtype: npt.DTypeLike,
-    sequence_lengths: npt.ArrayLike,
-    document_indices: npt.ArrayLike,
-    sequence_modes: npt.ArrayLike | None = None,
+    dtype: DTypeLike,
+    sequence_lengths: ArrayLike,
+    document_indices: ArrayLike,
+    sequence_modes: ArrayLike | None = None,
 ) -> None:
     """Write a whole ``.idx`` file atomically; errors as of `write_index_blocks`.
 
@@ -192,9 +191,9 @@ def write_index(
     )
 
 
-def whole_numbers(values: npt.ArrayLike, low: int, high: int, name: str) -> npt.NDArray[np.int64]:
+def whole_numbers(values: ArrayLike, low: int, high: int, name: str) -> Int64Array:
     """Return a flat int64 array; SourceError names the first value outside ``[low, high]``."""
-    array: npt.NDArray[Any] = np.asarray(values)
+    array: AnyArray = np.asarray(values)
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:

@@ -1,9 +1,9 @@
 """Split a stream of bytes into lines, and parse the JSON object of each.
 
 ``orjson`` parses if it is installed (the extra ``streaming``), and ``json`` parses what it refuses,
-so both accept the same lines, also with ``NaN`` and ``Infinity``. They differ in one way: integers
-of more than 64 bits become floats with ``orjson`` and stay exact without. If an object repeats a
-name, the last value wins.
+so both accept the same lines. ``NaN`` and ``Infinity`` are no JSON. `loads` alone differs in two
+ways: with ``orjson`` integers of more than 64 bits become floats, and of a name that an object
+repeats the last value wins; `parse_object` keeps the former, and refuses the latter.
 """
 
 import json
@@ -18,7 +18,21 @@ from zindex.io.decompression import DamageError
 
 def decode_with_json(line: bytes) -> Any:
     """Return the value of a line of UTF-8, parsed by the standard library."""
-    return json.loads(line.decode())
+    return json.loads(line.decode(), parse_constant=_refuse, object_pairs_hook=_without_repeats)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON, write null")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; either value of a repeated name may be meant."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object repeats the name {again[:40]!r}")
+    return found
 
 
 loads: Callable[[bytes], Any]
@@ -29,47 +43,35 @@ except ImportError:  # pragma: no cover
 
 #: Bytes of the longest line that is read.
 MAX_LINE_NBYTES = 1 << 28
-# Maps every digit to a 0 and all else to a blank: long runs of digits are then found fast.
-_MARK_DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
-_LONG_NUMBER = b"0" * 19
+# Larger numbers may be whole ones of more than 64 bits.
+_EXACT = 2.0**63
 _MAX_NESTED = 500
 
-__all__ = ["MAX_LINE_NBYTES", "cut_lines", "loads", "parse_exactly", "parse_object"]
+__all__ = ["MAX_LINE_NBYTES", "cut_lines", "loads", "parse_object"]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """Return the object that a line holds.
+    """Return the object that a line holds, the same with any installed parser.
+
+    ``orjson`` is used for lines that the standard library parses alike: those without integers of
+    more than 64 bits, without repeated names, and without nesting so deep that one of the parsers
+    gives up.
 
     Raises
     ------
     SourceError
         If it holds none, with the reason only; the caller adds the file.
     """
-    try:
-        value = loads(line)
-    except (ValueError, RecursionError):
-        value = _parse_slowly(line)
-    return _check_object(value)
-
-
-def parse_exactly(line: bytes) -> dict[str, Any]:
-    """Return the object that a line holds, the same with any installed parser.
-
-    ``orjson`` is used for lines that the standard library parses alike: those without integers of
-    more than 64 bits, and without nesting so deep that one of the parsers gives up.
-
-    Raises
-    ------
-    SourceError
-        As of `parse_object`.
-    """
     value = None
-    if loads is not decode_with_json and _LONG_NUMBER not in line.translate(_MARK_DIGITS):
+    if loads is not decode_with_json:
         with suppress(ValueError, RecursionError):
             value = loads(line)
-    # Few lines have enough brackets, be they in texts or not.
-    may_be_deep = line.count(b"[") + line.count(b"{") > _MAX_NESTED
-    if value is None or (may_be_deep and _is_deep(value)):
+        # Each name is followed by these two, unless all are by a blank; in a text the quote is
+        # escaped.
+        num_names, count = _count_names(value), line.count(b'":')
+        if num_names not in (count, count - line.count(b'\\":') if count > num_names else -1):
+            value = None
+    if value is None:
         value = _parse_slowly(line)
     return _check_object(value)
 
@@ -81,14 +83,25 @@ def _check_object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _is_deep(value: Any) -> bool:
-    """Return whether a value is nested so deeply that parsers may disagree on it."""
-    level, depth = [value], 0
-    while level and depth <= _MAX_NESTED:
-        inner = (item.values() if type(item) is dict else item for item in level)
-        level = [item for items in inner for item in items if type(item) in (dict, list)]
-        depth += 1
-    return depth > _MAX_NESTED
+def _count_names(value: Any) -> int:
+    """Return how many names an object and those in it have; -1 if parsers may disagree on it."""
+    if type(value) is not dict:
+        return 0
+    count, depth, level = 0, 0, [value]
+    while level:
+        depth, inner = depth + 1, []
+        for item in level:
+            count += len(item) if type(item) is dict else 0
+            values = item.values() if type(item) is dict else item
+            kinds = set(map(type, values))
+            if float in kinds and any(type(x) is float and abs(x) >= _EXACT for x in values):
+                return -1
+            if dict in kinds or list in kinds:
+                inner += [x for x in values if type(x) in (dict, list)]
+        if depth > _MAX_NESTED:
+            return -1
+        level = inner
+    return count
 
 
 def _parse_slowly(line: bytes) -> Any:

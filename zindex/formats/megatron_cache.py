@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import AnyArray
 from zindex.io.local import replacing
-
-_BLOCK_ROWS = 1 << 20
 
 
 def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
@@ -56,12 +54,12 @@ class Rows(Protocol):
         """Shape of the whole array."""
         ...
 
-    def __getitem__(self, rows: slice, /) -> npt.NDArray[Any]:
+    def __getitem__(self, rows: slice, /) -> AnyArray:
         """Return some rows."""
         ...
 
 
-def write_npy(path: Path, array: Rows) -> None:
+def write_npy(path: Path, array: Rows, block_rows: int = 1 << 20) -> None:
     """Write an array as a ``.npy`` file in blocks, atomically."""
     header = {
         "descr": np.lib.format.dtype_to_descr(array.dtype),
@@ -70,7 +68,5 @@ def write_npy(path: Path, array: Rows) -> None:
     }
     with replacing(path) as partial, open(partial, "wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
-        for start in range(0, array.shape[0], _BLOCK_ROWS):
-            stream.write(np.ascontiguousarray(array[start : start + _BLOCK_ROWS]).data)
-        stream.flush()
-        os.fsync(stream.fileno())
+        for start in range(0, array.shape[0], block_rows):
+            stream.write(np.ascontiguousarray(array[start : start + block_rows]).data)

@@ -2,17 +2,18 @@
 
 import errno
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import AnyArray
-from zindex.errors import SourceError
-from zindex.formats.bin_idx import read_idx_file
+from zindex.arrays import AnyArray, DTypeLike, Int8Array, Int32Array, Int64Array
+from zindex.errors import SourceError, VerificationError
+from zindex.formats.bin_idx import IdxArrays, read_idx_file
 from zindex.formats.bin_reader import BinFile, MappedBinFile
 from zindex.formats.idx_writer import write_index
 
@@ -50,7 +51,7 @@ class _IndexWriter:
 
 
 class _IndexReader:
-    """The arrays of a checked ``.idx`` file, as read-only views of a mapping.
+    """The arrays of a checked ``.idx`` file, each read into memory at its first use.
 
     Parameters
     ----------
@@ -64,7 +65,18 @@ class _IndexReader:
         Accepted for compatibility with Megatron; the header's code decides.
     bin_path
         The ``.bin`` whose size is also checked, or None.
+    mmap
+        Whether the arrays are read-only views of a mapping instead.
     """
+
+    #: Shape (sequences,), int32, tokens.
+    sequence_lengths: Int32Array
+    #: Shape (sequences,), int64, bytes from the start of the ``.bin``.
+    sequence_pointers: Int64Array
+    #: Shape (documents + 1,), int64, first sequence of each document.
+    document_indices: Int64Array
+    #: Shape (sequences,), int8, or None unless multimodal.
+    sequence_modes: Int8Array | None
 
     def __init__(
         self,
@@ -73,7 +85,10 @@ class _IndexReader:
         sequences_per_dataset: Sequence[int] | None = None,
         dtype_code: int | None = None,
         bin_path: str | None = None,
+        *,
+        mmap: bool = False,
     ) -> None:
+        self._version = None if mmap else _find_version(idx_path)
         self.file = read_idx_file(idx_path, bin_path, multimodal=multimodal or None)
         self.dtype: TokenType = self.file.dtype.type
         self.dtype_size = self.file.dtype.itemsize
@@ -86,9 +101,24 @@ class _IndexReader:
                 f"{tuple(sequences_per_dataset)} where {idx_path} counts {counts}; "
                 "count again or leave it out"
             )
-        arrays = self.file.map_arrays()
-        self.sequence_lengths, self.sequence_pointers, self.document_indices, _ = arrays
-        self.sequence_modes = arrays.sequence_modes if multimodal else None
+        if mmap:
+            vars(self).update(self.file.map_arrays()._asdict())
+        if not multimodal:
+            self.sequence_modes = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Read an array at its first use."""
+        if name not in IdxArrays._fields:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        array = self.file.read_array(name)
+        array.flags.writeable = False
+        if _find_version(self.file.path) != self._version:
+            raise VerificationError(
+                f"{self.file.path} must stay as it was opened, it was replaced or written since; "
+                "open the dataset again"
+            )
+        vars(self)[name] = array
+        return array
 
     def __len__(self) -> int:
         return self.sequence_count
@@ -110,7 +140,7 @@ class _BinReader(ABC):
     """Reader of the tokens of an ``IndexedDataset``."""
 
     @abstractmethod
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
+    def read(self, dtype: DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items of the dtype from byte ``offset`` of the ``.bin``."""
 
 
@@ -156,7 +186,7 @@ class _FileBinReader(_BinReader):
         """The open descriptor, by Megatron Core's name; None while there is none."""
         return self._file.descriptor
 
-    def read(self, dtype: npt.DTypeLike, count: int, offset: int) -> AnyArray:
+    def read(self, dtype: DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items from byte ``offset``; the last OSError if all retries fail.
 
         Reads that fail for lack of descriptors are not retried.
@@ -183,6 +213,14 @@ class _FileBinReader(_BinReader):
         return self._file.read(dtype, count, offset)
 
 
-def _as_row(values: Iterable[Any]) -> npt.NDArray[Any]:
+def _find_version(path: str) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced or written; None if it is missing."""
+    with suppress(OSError):
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
+def _as_row(values: Iterable[Any]) -> AnyArray:
     """Return any iterable of whole numbers as an array."""
     return np.asarray(values if isinstance(values, (Sequence, np.ndarray)) else list(values))

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import DTypeLike
 from zindex.errors import SourceError
 
 AnyDType: TypeAlias = np.dtype[Any]
@@ -26,7 +26,7 @@ class DType(Enum):
     uint16 = 8
 
     @classmethod
-    def code_from_dtype(cls, value: npt.DTypeLike) -> int:
+    def code_from_dtype(cls, value: DTypeLike) -> int:
         """Return the header code of a dtype; SourceError if it has none.
 
         Examples

@@ -1,5 +1,6 @@
 """A build that runs in the background of its process."""
 
+import atexit
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,6 +10,14 @@ from typing import Generic, TypeVar, cast
 from zindex.execution.timeline import Timeline
 
 R = TypeVar("R")
+
+
+def before_exit(function: Callable[[], None]) -> None:
+    """Call a function when the process ends, while thread pools still take work.
+
+    Functions of ``atexit`` run after the pools are closed.
+    """
+    getattr(threading, "_register_atexit", atexit.register)(function)
 
 
 class BackgroundBuild(Generic[R]):
@@ -71,6 +80,9 @@ class BackgroundBuild(Generic[R]):
         if self._thread is not None:
             with self.timeline.span("wait-for-build"):
                 self._thread.join()
+        self._raise_error()
+        return cast("R", self._result)
+
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
-        return cast("R", self._result)

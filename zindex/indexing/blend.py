@@ -5,6 +5,9 @@ it. The task of a chunk starts a warm-up earlier, from counts in proportion to t
 reaches the true order after a few positions. This is proven for every build: the counts at the end
 of each chunk must equal those from which the next one was computed, from position 0 on. A chunk
 that fails is computed again from the true counts, and only proven chunks are written.
+
+The permutation of the scalable order depends only on the number of samples, which the configuration
+names. So it is computed shard by shard while datasets are still being opened.
 """
 
 import asyncio
@@ -12,23 +15,157 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import VerificationError
-from zindex.execution.executor import Held
+from zindex.errors import ConfigError, VerificationError
+from zindex.execution.executor import Executor, Held
 from zindex.execution.task_limit import TaskLimit
-from zindex.indexing.blend_arrays import compute_scalable, draw_greedily, locate_samples
-from zindex.indexing.permutation import Permutation
+from zindex.indexing import uniform_shuffle
+from zindex.indexing.blend_arrays import (
+    compute_permutation,
+    compute_scalable,
+    draw_greedily,
+    locate_samples,
+)
 from zindex.indexing.store_build import BuildResult, StoreBuild, store_together
 from zindex.io import files
-from zindex.io.objects import Place
+from zindex.io.local import local_path
+from zindex.io.objects import ObjectPath, Place, PlaceLike, is_remote
 from zindex.kernels.blend import advance_blend, guess_counts
-from zindex.plan.blend_plan import BlendPlan
+from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
+
+R = TypeVar("R")
+
+#: Bytes of the permutation that workers keep until the datasets are open.
+_AHEAD_NBYTES = 1 << 29
+# Before all work on datasets, and after tasks that free memory.
+_PRIORITY = 2
+
+
+class Permutation:
+    """The shards of one permutation, each computed once and kept on its worker.
+
+    Parameters
+    ----------
+    plan
+        What to compute.
+    executor
+        Where the tasks run.
+    folder
+        Directory of the index stores; the scratch files of a uniform shuffle are in it.
+    priority
+        Added to the priorities of all tasks.
+
+    Notes
+    -----
+    `start` submits the first shards, as many as fit in memory. The others are submitted by `take`,
+    or, if keyed, computed by the task that needs them. A shard can be taken once.
+    """
+
+    def __init__(
+        self, plan: PermutationPlan, executor: Executor, folder: PlaceLike, priority: int = 0
+    ) -> None:
+        self.plan = plan
+        self._priority = priority + _PRIORITY
+        self.executor = executor
+        if plan.shuffle == "uniform":
+            self.scratch = scratch_folder(plan, folder)
+        self._uniform = uniform_shuffle.UniformShuffle(plan.num_samples, plan.seed, plan.split)
+        self._scattered: asyncio.Task[Int64Array] | None = None
+        self._buckets: dict[int, asyncio.Task[None]] = {}
+        self._shards: dict[int, asyncio.Task[Held]] = {}
+
+    def start(self) -> None:
+        """Submit the first shards; this needs a running event loop."""
+        layout = self.plan.layout
+        nbytes = layout.shard_length * self.plan.dtype.itemsize
+        for shard in range(min(layout.num_shards, max(1, _AHEAD_NBYTES // nbytes))):
+            self._shards[shard] = asyncio.create_task(self._compute(shard))
+
+    async def take(self, shard: int) -> Held | None:
+        """Return one shard, as an argument of a task; None: the task must compute it."""
+        task = self._shards.pop(shard, None)
+        if task is not None:
+            return await task
+        return None if self.plan.shuffle == "keyed" else await self._compute(shard)
+
+    async def close(self) -> None:
+        """Cancel and release the shards that were not taken."""
+        tasks = [*self._shards.values(), *self._buckets.values()]
+        if self._scattered is not None:
+            tasks.append(self._scattered)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._shards.clear()
+
+    async def remove_scratch(self) -> None:
+        """Remove the scratch files.
+
+        Another builder may still need them; it then computes them again.
+        """
+        if self.plan.shuffle == "uniform":
+            await asyncio.to_thread(uniform_shuffle.remove_scratch, self.scratch)
+
+    async def _compute(self, shard: int) -> Held:
+        start, stop = self.plan.layout.shard_bounds(shard)
+        name = f"permutation-{self.plan.name}-{shard}"
+        if self.plan.shuffle == "keyed":
+            return await self._hold(name, compute_permutation, self.plan, start, stop)
+        counts = await self._scatter()
+        starts = uniform_shuffle.start_buckets(counts)
+        first, last = np.searchsorted(starts, [start, stop - 1], side="right") - 1
+        await asyncio.gather(*(self._bucket(b, counts) for b in range(first, last + 1)))
+        reads = (self._uniform, self.scratch, starts, start, stop)
+        return await self._hold(name, uniform_shuffle.read_positions, *reads)
+
+    async def _scatter(self) -> Int64Array:
+        """Return the number of samples from each part in each bucket; scatter them once."""
+        if self._scattered is None:
+            self._scattered = asyncio.create_task(self._scatter_parts())
+        return await asyncio.shield(self._scattered)
+
+    async def _scatter_parts(self) -> Int64Array:
+        name = f"scatter-{self.plan.name}"
+        parts = range(self._uniform.num_parts)
+        tasks = (self._run(f"{name}-{part}", uniform_shuffle.scatter_part, part) for part in parts)
+        return np.stack(await asyncio.gather(*tasks))
+
+    async def _bucket(self, bucket: int, counts: Int64Array) -> None:
+        """Shuffle one bucket, once for all shards that need it."""
+        if bucket not in self._buckets:
+            pieces = uniform_shuffle.locate_pieces(counts, bucket)
+            name = f"bucket-{self.plan.name}-{bucket}"
+            self._buckets[bucket] = asyncio.create_task(
+                self._run(name, uniform_shuffle.shuffle_pieces, bucket, pieces)
+            )
+        await asyncio.shield(self._buckets[bucket])
+
+    async def _run(self, name: str, function: Callable[..., R], *args: Any) -> R:
+        return await self.executor.run(
+            function, self._uniform, self.scratch, *args, key=name, priority=self._priority
+        )
+
+    async def _hold(self, name: str, function: Callable[..., Any], *args: Any) -> Held:
+        return await self.executor.hold(function, *args, key=name, priority=self._priority)
+
+
+def scratch_folder(plan: PermutationPlan, folder: PlaceLike) -> Path:
+    """Return the directory of a uniform shuffle's scratch files."""
+    if is_remote(folder):
+        raise ConfigError(
+            f"shuffle: uniform needs an index folder in a file system for its scratch files, got "
+            f"{folder}; set shuffle: keyed, or build at a path and copy the blend"
+        )
+    assert not isinstance(folder, ObjectPath)
+    return local_path(folder) / f"{SHUFFLE_PREFIX}{plan.name}"
+
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +177,9 @@ _CHUNKS_PER_THREAD = 3
 _NUM_ATTEMPTS = 8
 # Writing has priority: it frees memory.
 _WRITE, _COMPUTE = 3, 0
+
+#: First part of the names of the folders of uniform shuffles in the index folder.
+SHUFFLE_PREFIX = "shuffle-"
 
 
 class GreedyChunk(NamedTuple):
@@ -56,13 +196,22 @@ class GreedyChunk(NamedTuple):
 def compute_chunk(
     plan: BlendPlan, root: Place, shard: int, counts: Int64Array | None = None
 ) -> GreedyChunk:
+    """Task: return one shard of a greedy blend, stored or from `draw_chunk`."""
+    if counts is None:
+        counts = _warm_up(plan, plan.dataset_layout.shard_bounds(shard)[0])
+    stop_counts = counts.copy()
+    found = _read_chunk(plan, root, shard, stop_counts)
+    if found is None:
+        return draw_chunk(plan, shard, counts)
+    return GreedyChunk(*found, digest_counts(counts), stop_counts)
+
+
+def draw_chunk(plan: BlendPlan, shard: int, counts: Int64Array | None = None) -> GreedyChunk:
     """Task: compute one shard of a greedy blend, from given counts or after a warm-up."""
     start, stop = plan.dataset_layout.shard_bounds(shard)
     counts = _warm_up(plan, start) if counts is None else counts.copy()
     begin = digest_counts(counts)
-    found = _read_chunk(plan, root, shard, counts)
-    datasets, samples = found or draw_greedily(plan, counts, start, stop)
-    return GreedyChunk(datasets, samples, begin, counts)
+    return GreedyChunk(*draw_greedily(plan, counts, start, stop), begin, counts)
 
 
 def _warm_up(plan: BlendPlan, start: int) -> Int64Array:
@@ -137,6 +286,14 @@ def store_scalable_shard(
     return _store(plan, root, shard, datasets, samples)
 
 
+def store_shares(plan: BlendPlan, root: Place, counts: Int64Array) -> list[ShardResult]:
+    """Store the arrays with one value per dataset."""
+    results = []
+    for layout, values in zip(plan.share_layouts, (plan.weights, counts), strict=True):
+        results += store_all_shards(root, layout, values)
+    return results
+
+
 def digest_counts(counts: Int64Array) -> str:
     """Return the digest of the counts at a border of chunks, for certificates: 16 hex digits."""
     return hashlib.sha256(counts.astype("<i8", copy=False).data).hexdigest()[:16]
@@ -171,7 +328,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
             permutation = None
         if permutation is None:
             permutation = Permutation(plan.permutation, self.executor, self.folder, self.priority)
-        facts: dict[str, Any] = {"num_samples": plan.num_samples, "num_datasets": plan.num_datasets}
+        facts = plan.described_sizes
         try:
             if plan.order == "scalable":
                 counts = plan.counts
@@ -181,19 +338,12 @@ class BlendBuild(StoreBuild[BlendPlan]):
                 facts["certificate"] = {"borders": borders}
         finally:
             await permutation.close()
-        results += await asyncio.to_thread(self._store_datasets, counts)
+        shares = await asyncio.to_thread(store_shares, plan, self.root, counts)
+        self.advance(len(shares))
+        results += shares
         # Before the commit: a builder that dies after it never returns to the scratch files.
         await permutation.remove_scratch()
         return results, facts
-
-    def _store_datasets(self, counts: Int64Array) -> list[ShardResult]:
-        """Store the arrays with one value per dataset."""
-        results = []
-        arrays = zip(self.plan.share_layouts, (self.plan.weights, counts), strict=True)
-        for layout, values in arrays:
-            results += store_all_shards(self.root, layout, values)
-        self.advance(len(results))
-        return results
 
     async def _each_shard(
         self, one: Callable[[int], Awaitable[list[ShardResult]]]

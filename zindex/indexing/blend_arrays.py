@@ -1,15 +1,15 @@
 """The arrays of a blend as a reader sees them: stored, computed on read, or in memory."""
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int64Array
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
+from zindex.kernels._greedy import run_blend
+from zindex.kernels._jit import is_compiled
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.blend import blend_range
 from zindex.kernels.locate import locate
@@ -18,10 +18,11 @@ from zindex.plan.keys import Stage, split_key
 from zindex.store.open import Store
 from zindex.store.rows import RowReader
 
-# Positions of a keyed blend that are computed at a time: 1 MiB of the permutation.
-_BLOCK = 1 << 18
-# Errors of all positions of a small blend, which Python computes before numba is imported.
-_FEW_ERRORS = 1 << 20
+# Errors of all positions of a blend that numpy computes before numba is imported, and before
+# kernels are compiled.
+_FEW_ERRORS, _UNCOMPILED_ERRORS = 1 << 20, 1 << 28
+# Errors that numpy computes at a time.
+_BLOCK = 1 << 20
 
 
 class BlendArrays(NamedTuple):
@@ -33,10 +34,12 @@ class BlendArrays(NamedTuple):
     dataset_sample_index: RowReader | AnyArray
     #: Shape (datasets,), int64: samples that the whole blend draws of each dataset. For a greedy
     #: blend that is still being built this is a reader, which waits for the end of the build.
-    dataset_count: npt.NDArray[np.int64]
+    dataset_count: Int64Array
 
 
-def compute_scalable(plan: BlendPlan, start: int, stop: int) -> tuple[AnyArray, AnyArray]:
+def compute_scalable(
+    plan: BlendPlan, start: int, stop: int, block_length: int = 1 << 18
+) -> tuple[AnyArray, AnyArray]:
     """Return positions ``[start, stop)`` of a keyed scalable blend.
 
     Returns
@@ -46,7 +49,7 @@ def compute_scalable(plan: BlendPlan, start: int, stop: int) -> tuple[AnyArray, 
     """
     datasets, samples = empty_blend(plan, stop - start)
     # The permutation of one block fits in the CPU cache; each look-up of datasets builds a table.
-    step = max(_BLOCK, 16 * plan.num_datasets)
+    step = max(block_length, 16 * plan.num_datasets)
     for first in range(start, stop, step):
         numbers = compute_permutation(plan.permutation, first, min(first + step, stop))
         block = slice(first - start, first - start + len(numbers))
@@ -97,10 +100,14 @@ def empty_blend(plan: BlendPlan, num_positions: int) -> tuple[AnyArray, AnyArray
 
 
 def draw_greedily(
-    plan: BlendPlan, counts: npt.NDArray[np.int64], start: int, stop: int
+    plan: BlendPlan, counts: Int64Array, start: int, stop: int
 ) -> tuple[AnyArray, AnyArray]:
     """Return positions ``[start, stop)`` of Megatron's blend; advance ``counts`` in place."""
-    if start == 0 and stop * plan.num_datasets <= _FEW_ERRORS:
+    num_errors = stop * plan.num_datasets
+    if start == 0 and (
+        num_errors <= _FEW_ERRORS
+        or (num_errors <= _UNCOMPILED_ERRORS and not is_compiled(run_blend))
+    ):
         return _draw_few(plan, counts, stop)
     datasets, samples = empty_blend(plan, stop - start)
     blend_range(plan.shares, counts, start, datasets, samples)
@@ -115,7 +122,7 @@ def open_blend_arrays(store: Store) -> BlendArrays:
     store
         A blend store, built with ``store="all"`` or ``"minimal"``.
     """
-    counts: npt.NDArray[np.int64] = store[schema.DATASET_COUNT.name][:]
+    counts: Int64Array = store[schema.DATASET_COUNT.name][:]
     if schema.DATASET_INDEX.name in store:
         datasets = store[schema.DATASET_INDEX.name]
         return BlendArrays(datasets, store[schema.DATASET_SAMPLE_INDEX.name], counts)
@@ -156,25 +163,30 @@ def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:
     return BlendArrays(*draw_greedily(plan, counts, 0, plan.num_samples), counts)
 
 
-def _draw_few(
-    plan: BlendPlan, counts: npt.NDArray[np.int64], num_positions: int
-) -> tuple[AnyArray, AnyArray]:
-    """Return the first positions of Megatron's blend, and count their draws, in plain Python."""
-    weights, drawn = plan.weights.tolist(), [0.0] * plan.num_datasets
-    sizes = None if plan.sizes is None else plan.sizes.tolist()
-    draws, numbers = [], []
-    for position in range(num_positions):
-        scale = float(position or 1)
-        errors = [weight * scale - count for weight, count in zip(weights, drawn, strict=False)]
-        dataset = errors.index(max(errors))
-        count = drawn[dataset]
-        draws.append(dataset)
-        numbers.append(count)
-        drawn[dataset] = count + 1.0
-        if sizes is not None and drawn[dataset] == sizes[dataset]:
-            weights[dataset] = -math.inf  # all its samples are drawn
-    counts[:] = drawn
+def _draw_few(plan: BlendPlan, counts: Int64Array, num_positions: int) -> tuple[AnyArray, AnyArray]:
+    """Return the first positions of Megatron's blend, and count their draws, in numpy."""
     datasets, samples = empty_blend(plan, num_positions)
+    weights = plan.weights.copy()
+    limits = [-1] * plan.num_datasets if plan.sizes is None else plan.sizes.tolist()
+    # Lists give and take single numbers several times as fast as arrays do.
+    counted = [0] * plan.num_datasets
+    drawn, errors = np.zeros(plan.num_datasets), np.empty(plan.num_datasets)
+    draws, numbers = [], []
+    step = max(_BLOCK // plan.num_datasets, 1)
+    for first in range(0, num_positions, step):
+        positions = np.arange(first, min(first + step, num_positions), dtype=np.float64)
+        shares = np.maximum(positions, 1)[:, np.newaxis] * weights
+        for position, share in enumerate(shares, 1):
+            np.subtract(share, drawn, errors)
+            dataset = errors.argmax()
+            draws.append(dataset)
+            count = counted[dataset]
+            numbers.append(count)
+            counted[dataset] = count = count + 1
+            drawn[dataset] = count
+            if count == limits[dataset]:  # all its samples are drawn
+                weights[dataset] = shares[position:, dataset] = -np.inf
+    counts[:] = counted
     datasets[:], samples[:] = draws, numbers
     return datasets, samples
 

@@ -1,18 +1,20 @@
 """Waiting for stores that another process builds, and taking over when its heartbeat stops."""
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from zindex.errors import StoreUnavailableError
 from zindex.indexing.store_build import find_index
 from zindex.io import files
 from zindex.io.backoff import Backoff
 from zindex.io.objects import Place
 from zindex.store.commit import ROOT_KEY, StorePlan, read_status
-from zindex.store.heartbeat import read_heartbeat
+from zindex.store.heartbeat import read_heartbeat, write_heartbeat
 from zindex.store.open import Store
 
 logger = logging.getLogger(__name__)
@@ -56,10 +58,47 @@ class Rank:
         return self.takeover * (1 + math.log2(max(1, self.number)))
 
 
+async def write_heartbeats(
+    building: Callable[[], Iterable[Place]], takeover: float = TAKEOVER
+) -> None:
+    """Write the heartbeat of some unfinished stores, for ranks that wait for them, until cancelled.
+
+    Parameters
+    ----------
+    building
+        Returns the directories of the unfinished stores.
+    takeover
+        Seconds without a heartbeat after which another rank takes over.
+    """
+    while True:
+        await asyncio.sleep(min(takeover / 6, HEARTBEAT_INTERVAL))
+        for root in sorted(building())[:NUM_WATCHED]:
+            with suppress(StoreUnavailableError):
+                await asyncio.to_thread(write_heartbeat, root)
+
+
 def wait_for_others(
-    rank: Rank, plans: Sequence[StorePlan], receive: Callable[[Place, Store], None]
+    rank: Rank,
+    plans: Sequence[StorePlan],
+    receive: Callable[[Place, Store], None],
+    *,
+    num_looks: int = 1,
+    is_wanted: Callable[[Place], bool] = lambda root: True,
 ) -> None:
     """Call back with each store when it is committed; return early if the builder is gone.
+
+    Parameters
+    ----------
+    rank
+        This process.
+    plans
+        The stores, in the same order on all ranks: the first ones have a heartbeat.
+    receive
+        Called with the directory of a committed store, and the store.
+    num_looks
+        Unfinished stores that are looked for at a time, the first ones.
+    is_wanted
+        Whether a store is still waited for.
 
     Raises
     ------
@@ -74,10 +113,15 @@ def wait_for_others(
     )
     while pending:
         # All are needed, so it is enough to look for the first missing one, by one look-up.
-        is_committed = files.exists(pending[-1].root / ROOT_KEY)
-        store = find_index(pending[-1]) if is_committed else None
-        if store is not None:
-            receive(pending.pop().root, store)
+        num_pending = len(pending)
+        for place in reversed(range(max(0, num_pending - num_looks), num_pending)):
+            plan = pending[place]
+            if not is_wanted(plan.root):
+                del pending[place]
+            elif files.exists(plan.root / ROOT_KEY) and (store := find_index(plan)) is not None:
+                del pending[place]
+                receive(plan.root, store)
+        if len(pending) < num_pending:
             continue
         rank.listen()
         if backoff.is_over:
@@ -90,11 +134,8 @@ def wait_for_others(
             )
         if watch.is_over(pending):
             logger.warning(
-                "rank %d builds %d stores that it waited for: no process worked on %s for %.0f s",
-                rank.number,
-                len(pending),
-                pending[-1].root,
-                rank.patience,
+                f"rank {rank.number} builds {len(pending)} stores that it waited for: no process "
+                f"worked on {pending[-1].root} for {rank.patience:.0f} s"
             )
             return
         backoff.wait()

@@ -4,11 +4,11 @@ Every process of a run needs the same stores. Rank 0 builds the missing ones; th
 their commits. No process waits in a collective. When the builder's heartbeat stops, the next rank
 takes over; builds are idempotent, so two builders of one store do no harm.
 
-Small indices are computed by each process that reads them, in less time than a store takes to open.
+Small indices are computed by each process that reads them, without waiting for any other. Rank 0
+keeps those that a store opens faster for later processes.
 """
 
 import asyncio
-import atexit
 import logging
 import os
 import threading
@@ -19,13 +19,13 @@ from functools import cached_property, partial
 from typing import Any
 from weakref import ref
 
-from zindex.errors import StoreUnavailableError
 from zindex.execution.executor import Executor, open_executor, run_builds
-from zindex.indexing.background_build import BackgroundBuild
+from zindex.indexing.background_build import BackgroundBuild, before_exit
 from zindex.indexing.blend import BlendBuild
-from zindex.indexing.coordination import HEARTBEAT_INTERVAL, NUM_WATCHED, Rank, wait_for_others
+from zindex.indexing.coordination import Rank, wait_for_others, write_heartbeats
 from zindex.indexing.index import IndexBuild
 from zindex.indexing.index_arrays import IndexArrays
+from zindex.indexing.kept_indices import is_kept
 from zindex.indexing.packing import PackingBuild
 from zindex.indexing.sentence_mapping import MappingBuild
 from zindex.indexing.store_build import BuildResult, StoreBuild, find_index, ignore_progress
@@ -36,7 +36,6 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.plan.sentence_mapping import MappingPlan
 from zindex.store.commit import StorePlan
-from zindex.store.heartbeat import write_heartbeat
 from zindex.store.open import FollowedStore, Store, follow_plan
 
 logger = logging.getLogger(__name__)
@@ -271,11 +270,11 @@ class Builds:
         else:
             self._finish_in_background()
         # Last: the check of a small blend may need what was stored for its datasets.
-        for receive in computed:
-            receive(None)
+        for request, receive in computed:
+            receive(find_index(request.store_plan) if is_kept(request.plan) else None)
 
-    def _take_small(self) -> list[Receive]:
-        """Return the receivers of indices to compute, and store those that exceed the limit."""
+    def _take_small(self) -> list[tuple[BuildRequest, Receive]]:
+        """Return the requests of indices to compute, and store those that exceed the limit."""
         small, self._small = self._small, []
         excess = sum(request.plan.num_build_rows for request, _ in small)
         excess -= _RUN_FACTOR * self.max_computed_rows
@@ -286,7 +285,7 @@ class Builds:
             request, receive = small.pop()
             self._add(request, receive)
             excess -= request.plan.num_build_rows
-        return [receive for _, receive in small]
+        return small
 
     def _finish_in_background(self) -> None:
         """Wait for the stores that cannot be read yet; the others are finished in a thread."""
@@ -392,8 +391,7 @@ def _stop_at_exit(builds: Builds) -> None:
         else:
             running.stop()
 
-    # Functions of atexit run too late: the pools that the builds use are closed by then.
-    getattr(threading, "_register_atexit", atexit.register)(stop)
+    before_exit(stop)
 
 
 class _BuildLoop:
@@ -422,7 +420,8 @@ class _BuildLoop:
         self._queue: asyncio.Queue[BuildRequest | None] = asyncio.Queue()
         self._ready.set()
         async with asyncio.TaskGroup() as group:
-            side = [group.create_task(self._write_heartbeats()), group.create_task(self._listen())]
+            heartbeats = write_heartbeats(lambda: self._building, self.rank.takeover)
+            side = [group.create_task(heartbeats), group.create_task(self._listen())]
             async with asyncio.TaskGroup() as builds:
                 while (request := await self._queue.get()) is not None:
                     builds.create_task(self._build(request, executor))
@@ -436,14 +435,6 @@ class _BuildLoop:
         self._stores[request.root] = result.store
         if self._on_built is not None:
             self._on_built(request.root, result.store)
-
-    async def _write_heartbeats(self) -> None:
-        """Write the heartbeat of some unfinished stores, for the ranks that wait for them."""
-        while True:
-            await asyncio.sleep(min(self.rank.takeover / 6, HEARTBEAT_INTERVAL))
-            for root in sorted(self._building)[:NUM_WATCHED]:
-                with suppress(StoreUnavailableError):
-                    await asyncio.to_thread(write_heartbeat, root)
 
     async def _listen(self) -> None:
         while True:

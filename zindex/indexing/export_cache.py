@@ -11,7 +11,7 @@ from zindex.formats.megatron_cache import cache_paths, describe, write_npy
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.run_plan import plan_run
 from zindex.indexing.store_build import open_index
-from zindex.io.local import local_path
+from zindex.io.local import local_path, write_once
 
 
 def export_cache(
@@ -89,6 +89,6 @@ def export_cache(
         for name, array in open_index_arrays(store)._asdict().items():
             write_npy(files[name], array)
         # Last: it says that the arrays are whole.
-        files["description"].write_text(description, encoding="utf-8")
+        write_once(files["description"], [description.encode()], replace=True)
         written.append(files["description"])
     return written

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
@@ -11,14 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from zindex.arrays import AnyArray
-from zindex.errors import VerificationError
 from zindex.execution.executor import Executor, SerialExecutor, run_builds, run_together
+from zindex.execution.task_graph import Task, TaskGraph, run_graph
 from zindex.execution.timeline import Span, Timeline
-from zindex.indexing.index_arrays import (
-    IndexArrays,
-    compute_index_arrays,
-    is_few,
-)
+from zindex.indexing.index_arrays import IndexArrays, compute_index_arrays, is_few
+from zindex.indexing.index_graph import add_index, check_tokens, shard_results
 from zindex.indexing.index_tasks import (
     IndexTasks,
     save_generator,
@@ -39,6 +35,7 @@ from zindex.indexing.store_build import (
 from zindex.ingest.length_source import LengthSource
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.io.request_threads import map_in_threads
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.layout import SHARD_LENGTH, ArrayLayout
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
@@ -75,7 +72,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
         """Store documents, boundaries of samples and the shuffle, in parallel where possible."""
         await self.begin()
         plan, tasks = self.plan, IndexTasks(self.plan, self.root, self.source)
-        facts = {"num_samples": plan.num_samples, "num_documents": plan.num_documents}
+        facts = plan.described_sizes
         if is_small(plan) and is_few(plan):
             return await self.store("arrays", store_small, plan, self.root, self.source), facts
         is_local = isinstance(self.executor, SerialExecutor) and plan.num_rows <= MAX_ROWS_IN_MEMORY
@@ -85,31 +82,27 @@ class IndexBuild(StoreBuild[IndexPlan]):
                 return await self._store_from_memory(tasks), facts
             # Only samples need the lengths: where all of them are stored, none are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
-            async with asyncio.TaskGroup() as group:
-                if plan.order == "scalable":
-                    shuffle = group.create_task(self._shuffle(tasks))
-                    task = partial(tasks.store_document_shard, counted=samples is None)
-                    num_stored = int(plan.stored == "all")
-                    stored = await self._each_document_shard("documents", task, num_stored)
-                    documents = [result for results, _ in stored for result in results]
-                    num_tokens = [num_tokens for _, num_tokens in stored]
-                else:
-                    # The legacy generator shuffles all documents in one task, then all samples.
-                    documents = await self.store(
-                        "documents", tasks.store_shuffled_documents, priority=FIRST
-                    )
-                    shuffle = group.create_task(self._shuffle(tasks))
-                    if samples is None:
-                        num_tokens = await self._each_document_shard(
-                            "count", tasks.count_document_shard
-                        )
-                if samples is None:
-                    samples = await self._samples(tasks, num_tokens)
-                else:
-                    self.advance(len(samples))
+            graph = TaskGraph()
+            stored = add_index(graph, str, plan, tasks, has_samples=samples is not None)
+            values = await run_graph(graph, self._run_task)
+            self.advance(len(samples or ()))
         finally:
             evict_lengths(self.source, self.root)
-        return [*documents, *samples, *shuffle.result()], facts
+        results = chain.from_iterable(shard_results(values[task.key]) for task in stored)
+        return [*results, *(samples or ())], facts
+
+    async def _run_task(self, task: Task, args: tuple[Any, ...]) -> Any:
+        """Run a task of the graph, on the client if it is short; report what it stored."""
+        stage, *numbers = task.key
+        if stage == "starts":
+            return task.function(*args)
+        is_first = stage in ("documents", "count")
+        is_first |= stage == "shuffle" and self.plan.order == "megatron"
+        options = self.task(stage, next(iter(numbers), None), FIRST * is_first)
+        value = await self.executor.run(task.function, *args, **options)
+        if stage != "count":
+            self.advance(len(shard_results(value)))
+        return value
 
     async def _store_from_memory(self, tasks: IndexTasks) -> list[ShardResult]:
         """Store Megatron's order from memory: no computation waits for the disk.
@@ -172,50 +165,6 @@ class IndexBuild(StoreBuild[IndexPlan]):
                 save(plan.shuffle_layout, shuffled, shard)
         return [task.result() for task in stored]
 
-    async def _each_document_shard(
-        self, stage: str, function: Callable[[int], R], advance: int = 0
-    ) -> list[R]:
-        """Run a task for every shard of the document index."""
-
-        async def one(shard: int) -> R:
-            result = await self.executor.run(function, shard, **self.task(stage, shard, FIRST))
-            self.advance(advance)
-            return result
-
-        return await run_together(map(one, range(self.plan.document_layout.num_shards)))
-
-    async def _samples(self, tasks: IndexTasks, num_tokens: list[int]) -> list[ShardResult]:
-        """Store every shard of the sample index, given the tokens of every document shard."""
-        sums = [0, *accumulate(num_tokens)]
-        check_tokens(self.plan, self.source, sums[-1])
-
-        def arguments(shard: int) -> tuple[Any, ...]:
-            return *tasks.find_partitions(sums[:-1], shard), shard
-
-        layout = self.plan.sample_layout
-        return await self.store_shards("samples", tasks.store_sample_shard, layout, arguments)
-
-    async def _shuffle(self, tasks: IndexTasks) -> list[ShardResult]:
-        """Store the shuffle index; Megatron's is one task, with the generator of the documents."""
-        if self.plan.stored == "minimal" or not self.plan.num_samples:
-            return []
-        if self.plan.order == "megatron":
-            return await self.store("shuffle", tasks.store_shuffled_samples, priority=FIRST)
-        layout = self.plan.shuffle_layout
-        return await self.store_shards(
-            "shuffle", tasks.store_shuffle_shard, layout, lambda shard: (shard,)
-        )
-
-
-def check_tokens(plan: IndexPlan, source: LengthSource, num_tokens: int) -> None:
-    """Check the tokens of all epochs against the plan."""
-    expected = plan.epochs.num_epochs * plan.epochs.tokens_per_epoch
-    if num_tokens != expected:
-        raise VerificationError(
-            f"{source.path} must hold {expected} tokens in {plan.split}, its lengths sum to "
-            f"{num_tokens}; convert it again"
-        )
-
 
 def store_small(plan: IndexPlan, root: Place, source: LengthSource) -> list[ShardResult]:
     """Task: store every array of a small index, unless all exist."""
@@ -225,8 +174,8 @@ def store_small(plan: IndexPlan, root: Place, source: LengthSource) -> list[Shar
         check_tokens(plan, source, plan.epochs.num_epochs * int(lengths.sum(dtype=np.int64)))
         arrays = compute_index_arrays(plan, lengths)._asdict()
         values = [np.asarray(arrays[layout.name]) for layout in plan.layouts]
-        with ThreadPoolExecutor(len(values)) as pool:
-            found = list(pool.map(partial(store_all_shards, root), plan.layouts, values))
+        store = partial(store_all_shards, root)
+        found = [*map_in_threads(files.num_writers(root), store, plan.layouts, values)]
     return [result for results in found for result in results or ()]
 
 
@@ -259,6 +208,7 @@ async def build_small(
     folder: PlaceLike,
     executor: Executor,
     advance: Callable[[int], None] = ignore_progress,
+    finish: Callable[[Place, BuildResult], None] = lambda root, result: None,
 ) -> list[BuildResult]:
     """Build and commit small indices, or their missing shards, several per task.
 
@@ -271,6 +221,8 @@ async def build_small(
         What to build, from which lengths.
     folder, executor, advance
         As for `build_store`.
+    finish
+        Called with the directory of each finished store, and its result.
 
     Returns
     -------
@@ -285,6 +237,8 @@ async def build_small(
         results, spans = await executor.run(build_batch, given, place, key=key)
         executor.timeline.add(spans)
         advance(sum(result.num_shards for result in results))
+        for result in results:
+            finish(result.store.root, result)
         return results
 
     batches = batch_small([plan for plan, _ in indices], executor.num_threads)

@@ -1,19 +1,13 @@
 """The arrays of a GPT index as a reader sees them: stored, computed on read, or in memory."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int32Array, IntegerArray
+from zindex.indexing import index_tasks
 from zindex.indexing.computed_arrays import ComputedArray
-from zindex.indexing.index_tasks import (
-    compute_documents,
-    compute_shuffle,
-    shuffle_documents,
-    shuffle_samples,
-)
 from zindex.kernels._jit import is_loaded
 from zindex.kernels.early import is_early
 from zindex.kernels.samples import fill_boundaries, gather_lengths
@@ -57,13 +51,13 @@ def open_index_arrays(store: Store) -> IndexArrays:
         )
     plan = IndexPlan.from_spec(store.spec)
     return IndexArrays(
-        ComputedArray(plan.document_layout, plan, compute_documents),
+        ComputedArray(plan.document_layout, plan, index_tasks.compute_documents),
         samples,
-        ComputedArray(plan.shuffle_layout, plan, compute_shuffle),
+        ComputedArray(plan.shuffle_layout, plan, index_tasks.compute_shuffle),
     )
 
 
-def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> IndexArrays:
+def compute_index_arrays(plan: IndexPlan, lengths: Int32Array) -> IndexArrays:
     """Return the arrays of an index in memory, without storing anything.
 
     Parameters
@@ -87,13 +81,13 @@ def compute_index_arrays(plan: IndexPlan, lengths: npt.NDArray[np.int32]) -> Ind
         and is_early(plan.num_build_rows // _ROWS_PER_VALUE)
     )
     if plan.order == "scalable":
-        documents = compute_documents(plan, 0, plan.num_rows)
-        shuffled = compute_shuffle(plan, 0, plan.num_samples)
+        documents = index_tasks.compute_documents(plan, 0, plan.num_rows)
+        shuffled = index_tasks.compute_shuffle(plan, 0, plan.num_samples)
     elif by_numpy:
         documents, shuffled = _shuffle_few(plan)
     else:
-        documents, state = shuffle_documents(plan)
-        shuffled = shuffle_samples(plan, state)
+        documents, state = index_tasks.shuffle_documents(plan)
+        shuffled = index_tasks.shuffle_samples(plan, state)
     if by_numpy:
         _fill_few(plan, lengths, documents, full)
     else:
@@ -114,18 +108,31 @@ def is_few(plan: IndexPlan) -> bool:
 def _shuffle_few(plan: IndexPlan) -> tuple[AnyArray, AnyArray]:
     """Return documents and samples in Megatron's order."""
     epochs, state = plan.epochs, np.random.RandomState(plan.seed)
-    documents = build_document_index(
-        np.arange(plan.start, plan.stop),
-        epochs.num_epochs,
-        state,
-        epochs.separate_final_epoch,
-        np.int64,  # words of 8 bytes are shuffled faster than any others
-    )
+    # Words of 8 bytes are shuffled faster than any others.
+    documents = np.arange(plan.start, plan.stop, dtype=np.int64)
+    num_documents = documents.size
+    if epochs.num_epochs > 1:
+        documents = np.tile(documents, epochs.num_epochs)
+    _shuffle_epochs(documents, num_documents, state, epochs.separate_final_epoch)
     return documents, build_shuffle_index(plan.num_mixed_samples, plan.num_samples, state)
 
 
+def _shuffle_epochs(
+    epochs: AnyArray,
+    num_documents: int,
+    state: np.random.RandomState,
+    separate_final_epoch: bool,
+) -> None:
+    """Shuffle all epochs together, the last of several on its own if asked."""
+    is_cut = separate_final_epoch and epochs.size > num_documents
+    cut = epochs.size - num_documents if is_cut else epochs.size
+    state.shuffle(epochs[:cut])
+    if is_cut:
+        state.shuffle(epochs[cut:])
+
+
 def _fill_few(
-    plan: IndexPlan, lengths: npt.NDArray[np.int32], documents: AnyArray, boundaries: AnyArray
+    plan: IndexPlan, lengths: Int32Array, documents: AnyArray, boundaries: AnyArray
 ) -> None:
     """Fill the sample boundaries as `fill_boundaries` does, by rows that fit the cache."""
     length = plan.sequence_length
@@ -148,12 +155,11 @@ def _fill_few(
 
 
 def build_document_index(
-    documents: npt.NDArray[np.integer[Any]],
+    documents: IntegerArray,
     num_epochs: int,
     numpy_random_state: np.random.RandomState,
     separate_final_epoch: bool,
-    dtype: npt.DTypeLike = np.int32,
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Return the documents of some epochs in shuffled order, drawn from a given generator.
 
     Parameters
@@ -166,30 +172,24 @@ def build_document_index(
         The generator; its state advances.
     separate_final_epoch
         Whether the last epoch is shuffled separately.
-    dtype
-        Of the result.
 
     Returns
     -------
     document_index
-        Shape (num_epochs * documents,).
+        Shape (num_epochs * documents,), int32.
 
     Notes
     -----
     Source: Megatron Core ``gpt_dataset``, bit by bit.
     """
-    together = num_epochs - 1 if separate_final_epoch and num_epochs > 1 else num_epochs
-    epochs = np.tile(np.asarray(documents).astype(dtype, copy=False), num_epochs)
-    cut = together * len(documents)
-    numpy_random_state.shuffle(epochs[:cut])
-    if cut < epochs.size:
-        numpy_random_state.shuffle(epochs[cut:])
+    epochs = np.tile(np.asarray(documents).astype(np.int32, copy=False), num_epochs)
+    _shuffle_epochs(epochs, len(documents), numpy_random_state, separate_final_epoch)
     return epochs
 
 
 def build_shuffle_index(
     num_samples: int, total_size: int, numpy_random_state: np.random.RandomState
-) -> npt.NDArray[np.integer[Any]]:
+) -> IntegerArray:
     """Return samples in shuffled order: the first ones among themselves, then the others.
 
     Parameters
@@ -207,7 +207,7 @@ def build_shuffle_index(
         Shape (total_size,), uint32, or int64 from ``2**32 - 2`` samples on.
     """
     dtype = np.int64 if total_size >= np.iinfo(np.uint32).max - 1 else np.uint32
-    samples: npt.NDArray[np.integer[Any]] = np.arange(total_size, dtype=dtype)
+    samples: IntegerArray = np.arange(total_size, dtype=dtype)
     numpy_random_state.shuffle(samples[:num_samples])
     if num_samples < total_size:
         numpy_random_state.shuffle(samples[num_samples:])

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import IntegerArray, UInt32Array
 from zindex.errors import StoreError, VerificationError
 from zindex.indexing.computed_arrays import permute_epochs
 from zindex.indexing.length_cache import cache_shard, find_shard, order_lengths
@@ -40,9 +40,9 @@ class IndexTasks:
     root: Place
     source: LengthSource
     #: Lengths in document order, by shards of documents, where one process builds all.
-    ordered: dict[int, npt.NDArray[np.int32]] = field(default_factory=dict)
+    ordered: dict[int, IntegerArray] = field(default_factory=dict)
 
-    def read_documents(self, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
+    def read_documents(self, start: int, stop: int) -> IntegerArray:
         """Return rows ``[start, stop)`` of the document index, read or computed."""
         if self.plan.stored == "minimal":
             return compute_documents(self.plan, start, stop)
@@ -83,7 +83,7 @@ class IndexTasks:
         documents = self.read_documents(*self.plan.document_layout.shard_bounds(shard))
         return self._count_tokens(shard, documents)
 
-    def _count_tokens(self, shard: int, documents: npt.NDArray[np.signedinteger]) -> int:
+    def _count_tokens(self, shard: int, documents: IntegerArray) -> int:
         """Return the tokens of a shard of documents; cache their lengths for the sample index."""
         ordered = order_lengths(self.plan, self.source, documents)
         cache_shard(self.root, self.plan.document_layout.shard_bounds(shard), ordered)
@@ -129,7 +129,7 @@ class IndexTasks:
 
     def compute_boundaries(
         self, first_partition: int, token_starts: Sequence[int], start: int, stop: int
-    ) -> npt.NDArray[np.signedinteger]:
+    ) -> IntegerArray:
         """Return rows ``[start, stop)`` of the sample index.
 
         Parameters
@@ -175,7 +175,7 @@ class IndexTasks:
             boundaries[-1] = plan.num_rows - 1, int(last) - extra
         return boundaries
 
-    def _read_ordered(self, partition: int) -> npt.NDArray[np.int32]:
+    def _read_ordered(self, partition: int) -> IntegerArray:
         """Return the lengths of one document shard, in document order."""
         rows = self.plan.document_layout.shard_bounds(partition)
         cached = self.ordered.get(partition)
@@ -199,7 +199,7 @@ class IndexTasks:
         )
 
 
-def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.signedinteger]:
+def compute_documents(plan: IndexPlan, start: int, stop: int) -> IntegerArray:
     """Return rows ``[start, stop)`` of the scalable order's document index.
 
     Parameters
@@ -219,7 +219,7 @@ def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.
     Law: every epoch's rows are a permutation of the split's documents. Any row can be computed
     alone.
     """
-    documents: npt.NDArray[np.signedinteger] = np.empty(stop - start, plan.document_layout.dtype)
+    documents: IntegerArray = np.empty(stop - start, plan.document_layout.dtype)
     length = plan.num_documents
 
     def find_epoch(row: int) -> tuple[int, int, int]:
@@ -230,9 +230,7 @@ def compute_documents(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.
     return documents
 
 
-def shuffle_documents(
-    plan: IndexPlan,
-) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.uint32]]:
+def shuffle_documents(plan: IndexPlan) -> tuple[IntegerArray, UInt32Array]:
     """Return Megatron's document index and the state of its generator afterwards.
 
     Returns
@@ -252,9 +250,7 @@ def shuffle_documents(
     return documents, state
 
 
-def start_documents(
-    plan: IndexPlan,
-) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.uint32]]:
+def start_documents(plan: IndexPlan) -> tuple[IntegerArray, UInt32Array]:
     """Return the documents of all epochs in order, and the state of a new generator."""
     documents = np.arange(plan.start, plan.stop, dtype=plan.document_layout.dtype)
     if plan.epochs.num_epochs != 1:
@@ -262,9 +258,7 @@ def start_documents(
     return documents, seed_state(plan.seed)
 
 
-def shuffle_shards(
-    plan: IndexPlan, documents: npt.NDArray[np.signedinteger], state: npt.NDArray[np.uint32]
-) -> Iterator[int]:
+def shuffle_shards(plan: IndexPlan, documents: IntegerArray, state: UInt32Array) -> Iterator[int]:
     """Shuffle Megatron's document index in place; yield every shard once its rows are final."""
     layout, num_rows = plan.document_layout, plan.num_rows
     num_mixed = num_rows - plan.epochs.separate_final_epoch * plan.num_documents
@@ -279,7 +273,7 @@ def shuffle_shards(
                     yield shard
 
 
-def save_generator(root: Place, state: npt.NDArray[np.uint32]) -> None:
+def save_generator(root: Place, state: UInt32Array) -> None:
     """Save the state of Megatron's generator after the documents, unless a valid one is saved."""
     buffers = [seal({"mt19937": state.tolist()}, "sha256")]
     path = root / GENERATOR_KEY
@@ -287,7 +281,7 @@ def save_generator(root: Place, state: npt.NDArray[np.uint32]) -> None:
         files.write_once(path, buffers, replace=True)
 
 
-def read_generator(root: Place) -> npt.NDArray[np.uint32]:
+def read_generator(root: Place) -> UInt32Array:
     """Return the state of the generator that `save_generator` saved."""
     path = root / GENERATOR_KEY
     words = read_sealed(path, "sha256", "build again").get("mt19937")
@@ -305,7 +299,7 @@ def _has_generator(root: Place) -> bool:
     return True
 
 
-def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.integer]:
+def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> IntegerArray:
     """Return positions ``[start, stop)`` of the scalable order's shuffle index.
 
     Returns
@@ -318,7 +312,7 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.in
     Law: the samples of each epoch fill that epoch's positions. Cost: O(positions), however many
     epochs there are.
     """
-    samples: npt.NDArray[np.integer] = np.empty(stop - start, plan.shuffle_layout.dtype)
+    samples: IntegerArray = np.empty(stop - start, plan.shuffle_layout.dtype)
 
     def find_epoch(position: int) -> tuple[int, int, int]:
         epoch = plan.epoch_of_sample(position)
@@ -328,7 +322,7 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> npt.NDArray[np.in
     return samples
 
 
-def shuffle_samples(plan: IndexPlan, state: npt.NDArray[np.uint32]) -> npt.NDArray[np.integer]:
+def shuffle_samples(plan: IndexPlan, state: UInt32Array) -> IntegerArray:
     """Return Megatron's shuffle index.
 
     Parameters

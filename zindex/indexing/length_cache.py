@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int32Array, IntegerArray
 from zindex.errors import StoreError
 from zindex.ingest.length_source import LengthSource
 from zindex.io.objects import Place
@@ -22,15 +22,13 @@ from zindex.kernels.samples import gather_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 
-Lengths = npt.NDArray[np.int32]
+Lengths = Int32Array
 #: Rows of a document index, half-open.
 Rows = tuple[int, int]
 
 # Bytes of lengths in file order: random access needs those of a whole split, 4 bytes per document,
 # once per process for all its threads. Larger splits spill to a scratch file.
 _LENGTHS_NBYTES = 1 << 30
-# Documents whose lengths are copied to a scratch file at a time.
-_COPIED_ROWS = 1 << 22
 # Bytes of lengths in document order, cached from the count of tokens to the search of boundaries.
 _ORDERED_NBYTES = 1 << 29
 
@@ -40,9 +38,10 @@ def _nbytes(arrays: Iterable[Lengths]) -> int:
 
 
 class _Cache:
-    """Lengths by dataset or store, and by rows."""
+    """Lengths by dataset or store, and by rows, of at most so many bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_nbytes: int) -> None:
+        self.most_nbytes = most_nbytes
         self.reset()
 
     def reset(self) -> None:
@@ -74,27 +73,28 @@ class _SplitCache(_Cache):
                 if found is not None:
                     self.arrays.move_to_end(key)
                     return found
-            values = _read_lengths(source, start, stop)
+            values = _read_lengths(source, start, stop, self.most_nbytes)
             with self.lock:
                 self.arrays[key] = values
-                while len(self.arrays) > 1 and _nbytes(self.arrays.values()) > _LENGTHS_NBYTES:
+                while len(self.arrays) > 1 and _nbytes(self.arrays.values()) > self.most_nbytes:
                     evicted, _ = self.arrays.popitem(last=False)
                     self.locks.pop(evicted, None)
         return values
 
 
-def _read_lengths(source: LengthSource, start: int, stop: int) -> Lengths:
+def _read_lengths(source: LengthSource, start: int, stop: int, most_nbytes: int) -> Lengths:
     """Return the lengths of sequences ``[start, stop)``, in memory or mapped from a scratch file.
 
     The kernel can reclaim the pages of a mapped file. The file has no name and is deleted with the
     array.
     """
     nbytes = 4 * (stop - start)
-    if nbytes <= _LENGTHS_NBYTES:
+    if nbytes <= most_nbytes:
         return source.lengths(start, stop)
     with tempfile.TemporaryFile(prefix="zindex-lengths-", buffering=0) as scratch:
-        for first in range(start, stop, _COPIED_ROWS):
-            part = source.lengths(first, min(first + _COPIED_ROWS, stop))
+        step = most_nbytes // 256 + 1
+        for first in range(start, stop, step):
+            part = source.lengths(first, min(first + step, stop))
             try:
                 if scratch.write(part.data) != part.nbytes:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -119,10 +119,10 @@ class _ShardCache(_Cache):
         """Cache the lengths of a shard if there is room, at the expense of other builds."""
         with self.lock:
             for key in [key for key in self.arrays if key[0] != root]:
-                if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
+                if _nbytes(self.arrays.values()) + lengths.nbytes <= self.most_nbytes:
                     break
                 del self.arrays[key]
-            if _nbytes(self.arrays.values()) + lengths.nbytes <= _ORDERED_NBYTES:
+            if _nbytes(self.arrays.values()) + lengths.nbytes <= self.most_nbytes:
                 self.arrays[root, rows] = lengths
 
     def get(self, root: Place, rows: Rows) -> Lengths | None:
@@ -131,14 +131,14 @@ class _ShardCache(_Cache):
             return self.arrays.get((root, rows))
 
 
-_splits = _SplitCache()
-_shards = _ShardCache()
+_splits = _SplitCache(_LENGTHS_NBYTES)
+_shards = _ShardCache(_ORDERED_NBYTES)
 os.register_at_fork(after_in_child=_splits.reset)
 os.register_at_fork(after_in_child=_shards.reset)
 
 
 def order_lengths(
-    plan: IndexPlan | PackingPlan, source: LengthSource, documents: npt.NDArray[np.signedinteger]
+    plan: IndexPlan | PackingPlan, source: LengthSource, documents: IntegerArray
 ) -> Lengths:
     """Return the lengths of documents in the given order: shape (documents,), int32."""
     lengths = _splits.get(source, plan.start, plan.stop)

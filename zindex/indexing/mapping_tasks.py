@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray, Int64Array, UInt32Array, UInt64Array
+from zindex.arrays import AnyArray, DTypeLike, Int64Array, UInt32Array, UInt64Array
 from zindex.indexing.computed_arrays import copy_overlap
 from zindex.indexing.store_build import store_whole_array
 from zindex.ingest.length_source import LengthSource
@@ -198,7 +197,7 @@ def store_row_shard(
     return store_shard(root, layout, shard, compute)
 
 
-def shuffle_mapping(plan: MappingPlan, num_samples: int, dtype: npt.DTypeLike) -> AnyArray:
+def shuffle_mapping(plan: MappingPlan, num_samples: int, dtype: DTypeLike) -> AnyArray:
     """Return Megatron's order of the samples of all epochs: shape (num_samples,)."""
     samples: AnyArray = np.arange(num_samples, dtype=dtype)
     shuffle_rows64(samples, seed_order(plan.seed))

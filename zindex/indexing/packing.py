@@ -114,19 +114,45 @@ def store_packed_shard(
         Packed partitions in order, and the sample and the part at which each starts. Shards of
         parts need all of them, others their offsets.
     """
+    return store_shard(root, layout, shard, lambda: take_packed(layout, shard, firsts, *runs))
+
+
+def take_packed(
+    layout: ArrayLayout,
+    shard: int,
+    firsts: Sequence[tuple[int, int]],
+    *runs: PackedRun | RunOffsets,
+) -> AnyArray:
+    """Task: return one shard of parts or of sample offsets; see `store_packed_shard`."""
     start, stop = layout.shard_bounds(shard)
+    values = np.empty((stop - start, *layout.shape[1:]), layout.dtype)
+    for (first_sample, first_part), run in zip(firsts, runs, strict=True):
+        if isinstance(run, PackedRun):
+            copy_overlap(run.part_index, first_part, values, start)
+        else:
+            # The end of a partition is the start of the next, and finally the number of parts.
+            copy_overlap(run.sample_offset + first_part, first_sample, values, start)
+    return values
 
-    def compute() -> AnyArray:
-        values = np.empty((stop - start, *layout.shape[1:]), layout.dtype)
-        for (first_sample, first_part), run in zip(firsts, runs, strict=True):
-            if isinstance(run, PackedRun):
-                copy_overlap(run.part_index, first_part, values, start)
-            else:
-                # The end of a partition is the start of the next, and finally the number of parts.
-                copy_overlap(run.sample_offset + first_part, first_sample, values, start)
-        return values
 
-    return store_shard(root, layout, shard, compute)
+def find_ranges(
+    layout: ArrayLayout, shard: int, starts: Int64Array, ranges: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return the ranges of partitions that overlap a shard of parts or of sample offsets.
+
+    Parameters
+    ----------
+    layout, shard
+        The array and the shard's number.
+    starts
+        Starts of all partitions.
+    ranges
+        All partitions, in consecutive ranges.
+    """
+    column = 1 if layout.name == schema.PART_INDEX.name else 0
+    firsts = [int(starts[start, column]) for start, _ in ranges]
+    start, stop = layout.shard_bounds(shard)
+    return list(ranges[max(0, bisect_right(firsts, start) - 1) : bisect_left(firsts, stop)])
 
 
 @dataclass(kw_only=True)
@@ -198,12 +224,10 @@ class PackingBuild(CountedBuild[PackingPlan]):
         known = sorted(self.packed) or self.split(0, num_partitions)
         ranges = [partitions for partitions in known if partitions[0] < num_partitions]
         work = []
-        for name, column in ((schema.PART_INDEX.name, 1), (schema.SAMPLE_OFFSET.name, 0)):
+        for name in (schema.PART_INDEX.name, schema.SAMPLE_OFFSET.name):
             layout = layouts[name]
-            firsts = [int(starts[start, column]) for start, _ in ranges]
             for shard in range(layout.num_shards):
-                start, stop = layout.shard_bounds(shard)
-                near = ranges[max(0, bisect_right(firsts, start) - 1) : bisect_left(firsts, stop)]
+                near = find_ranges(layout, shard, starts, ranges)
                 work.append(self._store_shard(layout, shard, starts, near))
         return await store_together(work)
 
@@ -220,6 +244,21 @@ class PackingBuild(CountedBuild[PackingPlan]):
         runs = [(await self._pack(partitions))[0 if is_parts else 1] for partitions in ranges]
         args = (self.root, layout, shard, firsts, *runs)
         return await self.store(layout.name, store_packed_shard, *args, number=shard)
+
+
+@dataclass(kw_only=True)
+class PackingCount(PackingBuild):
+    """The count of a packed index that is not built: no packed partition is kept."""
+
+    async def count_range(self, start: int, stop: int) -> Int64Array:
+        """Pack partitions; return samples, parts and tokens of each."""
+        task = self.task("count", start)
+        return await self.executor.run(count_packed, self.plan, self.source, start, stop, **task)
+
+
+def count_packed(plan: PackingPlan, source: LengthSource, start: int, stop: int) -> Int64Array:
+    """Task: return samples, parts and tokens of each of some partitions."""
+    return pack_partitions(plan, source, start, stop).counts
 
 
 def nothing_to_pack(plan: PackingPlan, source: LengthSource) -> PlanError:

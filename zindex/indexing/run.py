@@ -1,19 +1,24 @@
 """A whole run: every index of every dataset and split of a configuration, and every blend."""
 
 import asyncio
+import logging
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from zindex.config import RunConfig, as_config
+from zindex.errors import StoreError
 from zindex.execution.executor import Executor, open_executor, run_builds
 from zindex.execution.progress import Progress, open_progress
 from zindex.execution.timeline import Timeline
+from zindex.indexing.blend import Permutation
+from zindex.indexing.build_futures import BuildFutures
+from zindex.indexing.coordination import NUM_WATCHED, Rank, wait_for_others, write_heartbeats
 from zindex.indexing.ensure import build_store
 from zindex.indexing.index import MIN_SMALL, build_small, is_small
-from zindex.indexing.permutation import Permutation
 from zindex.indexing.run_plan import (
+    BLEND_LABEL,
     PlannedBlend,
     PlannedIndex,
     PlannedStore,
@@ -23,15 +28,19 @@ from zindex.indexing.run_plan import (
     has_much_to_check,
     known_blends,
     known_permutations,
+    label_paths,
     open_by_tasks,
     plan_run,
 )
 from zindex.indexing.store_build import BuildResult, find_index
 from zindex.io.local import local_path
-from zindex.io.objects import Place
+from zindex.io.objects import Place, place_of
 from zindex.plan.blend_plan import PermutationPlan
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.commit import StorePlan
+from zindex.store.folder_group import StoreNames, save_names, write_group
+
+logger = logging.getLogger(__name__)
 
 
 def build(
@@ -80,79 +89,120 @@ def build(
         path, record = record and local_path(record, "a timeline"), Timeline()
     try:
         with open_progress(progress) as shown:
-            run = _Run(config, shown, record)
-            run.build(client)
+            return Run(config, shown, record).build(lambda: client)
     finally:
         if path is not None:
             record.write(path)
-    return run.results()
 
 
-class _Run:
-    """One build of a run: its plan, once known, and its finished stores."""
+class Run:
+    """One build of a run: its plan, once known, and its finished stores.
 
-    def __init__(self, config: RunConfig, progress: Progress, timeline: Timeline) -> None:
+    Parameters
+    ----------
+    config
+        The run.
+    progress, timeline
+        Where steps are shown, and tasks recorded.
+    futures
+        Set as stores are committed; builds are cancelled with them.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        progress: Progress,
+        timeline: Timeline,
+        futures: BuildFutures | None = None,
+    ) -> None:
         self.config = config
         self.progress = progress
         self.timeline = timeline
+        self.futures = futures or BuildFutures(config)
         self.plan: RunPlan | None = None
         #: By directory: datasets of the same lengths share an index, which is built once.
         self.finished: dict[Place, BuildResult] = {}
+        self._building = set[Place]()
+        self._labels = label_paths(self._paths)
+        self._has_waited = False
 
-    def build(self, client: Any) -> None:
-        """Build the missing stores; a cluster is started only if there are some."""
-        early = self._missing(known_blends(self.config))
-        permutations = known_permutations(self.config)
-        if not early and not permutations and not has_much_to_check(self._paths):
-            self._plan_run()
-        if self.plan is None or early or permutations or self._missing(self.plan):
-            with open_executor(client, self.timeline) as executor:
+    def build(self, client: Callable[[], Any]) -> dict[ResultKey, BuildResult]:
+        """Build the missing stores, with a client only if there are some; return all."""
+        early, permutations = dict[Place, PlannedStore](), tuple[PermutationPlan, ...]()
+        if self.plan is None:
+            early = self._missing(known_blends(self.config))
+            permutations = known_permutations(self.config)
+            if not early and not permutations and not has_much_to_check(self._paths):
+                with self.timeline.span("open-datasets"):
+                    self._set_plan(plan_run(self.config))
+        if self.plan is None or self._missing(self.plan):
+            with open_executor(client(), self.timeline) as executor:
                 run_builds(self._build_missing(executor, early, permutations))
         assert self.plan is not None
-        stores = {key: done.store for key, done in self.results().items()}
-        for blend in self.plan.blends:
-            check_members(
-                stores[None, blend.split],
-                blend.datasets,
-                [stores[path, blend.split].attributes["num_samples"] for path in blend.datasets],
-                blend.split,
-            )
+        self.futures.check()
+        if not self._has_waited or any(done.num_written for done in self.finished.values()):
+            name_stores(self.config, names_of(self.config, self.plan))
+        results = {item.key: self.finished[self._store_plan(item).root] for item in self.plan}
+        check_blends(self.plan.blends, results)
+        return results
 
-    def results(self) -> dict[ResultKey, BuildResult]:
-        """Return the finished stores, in the order of the plan."""
+    def wait_for_others(self, rank: Rank) -> None:
+        """Wait until another rank has committed every store, or is gone."""
+        self._has_waited = True
+        self._set_plan(plan_run(self.config))
         assert self.plan is not None
-        return {item.key: self.finished[self._store_plan(item).root] for item in self.plan}
+        missing = self._missing(self.plan)
+        wait_for_others(
+            rank,
+            [self._store_plan(missing[root]) for root in sorted(missing)],
+            lambda root, store: self._finish(root, BuildResult(store, 0, store.num_shards)),
+            num_looks=NUM_WATCHED,
+            is_wanted=lambda root: not self.futures.is_cancelled(root),
+        )
 
     @property
     def _paths(self) -> list[str]:
         return [dataset.path for dataset in self.config.members]
 
+    def _label(self, item: PlannedStore) -> str:
+        """Return the name of a store in the keys of tasks."""
+        dataset, split = item.key
+        return f"{BLEND_LABEL if dataset is None else self._labels[dataset]}-{split}"
+
     def _store_plan(self, item: PlannedStore) -> StorePlan:
         return item.plan.store_plan(self.config.index)
-
-    def _plan_run(self) -> None:
-        with self.timeline.span("open-datasets"):
-            self.plan = plan_run(self.config)
 
     async def _plan_run_by_tasks(self, executor: Executor) -> None:
         """Plan, after opening the datasets by tasks if there is much to check."""
         paths = self._paths
         with self.timeline.span("open-datasets"):
             sources = await open_by_tasks(paths, executor) if has_much_to_check(paths) else None
-            self.plan = await asyncio.to_thread(plan_run, self.config, sources=sources)
+            self._set_plan(await asyncio.to_thread(plan_run, self.config, sources=sources))
+
+    def _set_plan(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self.futures.skip_others(item.key for item in plan)
+
+    def _finish(self, root: Place, result: BuildResult) -> None:
+        self.finished[root] = result
+        self.futures.finish(root, result)
 
     def _missing(self, items: Iterable[PlannedStore]) -> dict[Place, PlannedStore]:
         """Return the stores that are not finished, each once; record the others as finished."""
         missing: dict[Place, PlannedStore] = {}
         for item in items:
             store_plan = self._store_plan(item)
-            if store_plan.root in self.finished or store_plan.root in missing:
+            root = store_plan.root
+            self.futures.bind(item.key, root)
+            if root in missing:
                 continue
-            store = find_index(store_plan)
-            if store is None:
-                missing[store_plan.root] = item
+            result = self.finished.get(root)
+            if result is None and (store := find_index(store_plan)) is not None:
+                result = BuildResult(store, 0, store.num_shards)
+            if result is None:
+                missing[root] = item
             else:
-                self.finished[store_plan.root] = BuildResult(store, 0, store.num_shards)
+                self._finish(root, result)
         return missing
 
     async def _build_missing(
@@ -163,8 +213,10 @@ class _Run:
     ) -> None:
         """Build the known stores while datasets are opened, then the others."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            for blend in early.values():
-                group.create_task(self._build_one(blend, executor, {}))
+            heartbeats = asyncio.create_task(write_heartbeats(lambda: self._building))
+            stack.callback(heartbeats.cancel)
+            for root, blend in early.items():
+                self._start(group, [root], self._build_one(blend, executor, {}))
             ahead = {}
             for plan in permutations:
                 ahead[plan.split] = Permutation(plan, executor, self.config.index)
@@ -179,10 +231,24 @@ class _Run:
             if len(small) < MIN_SMALL:
                 small = {}
             else:
-                group.create_task(self._build_small(small, executor))
+                self._start(group, small, self._build_small(small, executor))
             for root, item in missing.items():
                 if root not in small and root not in early:
-                    group.create_task(self._build_one(item, executor, ahead))
+                    self._start(group, [root], self._build_one(item, executor, ahead))
+
+    def _start(
+        self, group: asyncio.TaskGroup, roots: Iterable[Place], build: Coroutine[Any, Any, None]
+    ) -> None:
+        """Start to build some stores together; cancelled when all of their futures are."""
+        loop, names, task = asyncio.get_running_loop(), set(roots), group.create_task(build)
+
+        def cancel() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(task.cancel)
+
+        self._building |= names
+        task.add_done_callback(lambda _: self._building.difference_update(names))
+        self.futures.on_cancel(names, cancel)
 
     async def _build_small(self, small: dict[Place, PlannedStore], executor: Executor) -> None:
         """Build many small indices, several per task."""
@@ -190,22 +256,57 @@ class _Run:
         indices = [(item.plan, item.source) for item in items if isinstance(item, PlannedIndex)]
         num_shards = sum(self._store_plan(item).num_shards for item in items)
         with self.progress.step(f"{len(small)} small indices", num_shards) as advance:
-            results = await build_small(indices, self.config.index, executor, advance)
-        self.finished |= zip(small, results, strict=True)
+            await build_small(indices, self.config.index, executor, advance, self._finish)
 
     async def _build_one(
         self, item: PlannedStore, executor: Executor, ahead: dict[str, Permutation]
     ) -> None:
         """Build one index or blend."""
-        store_plan, source, settings = self._store_plan(item), None, {}
+        store_plan, source = self._store_plan(item), None
+        settings: dict[str, Any] = {"label": self._label(item)}
         if isinstance(item, PlannedIndex):
             source = item.source
         else:
             settings["permutation"] = ahead.get(item.split)
         with self.progress.step(item.name, store_plan.num_shards) as advance:
-            self.finished[store_plan.root] = await build_store(
+            result = await build_store(
                 item.plan, source, self.config.index, executor, advance, **settings
             )
+        self._finish(store_plan.root, result)
+
+
+def check_blends(blends: Iterable[PlannedBlend], results: Mapping[ResultKey, BuildResult]) -> None:
+    """Check that the members of committed blends have the samples that these draw."""
+    for blend in blends:
+        members = [results[path, blend.split].store for path in blend.datasets]
+        lengths = [store.attributes["num_samples"] for store in members]
+        check_members(results[None, blend.split].store, blend.datasets, lengths, blend.split)
+
+
+def names_of(config: RunConfig, plan: Iterable[PlannedStore]) -> dict[str, StoreNames]:
+    """Return what a run calls its stores, by the names of their directories."""
+    labels = label_paths([dataset.path for dataset in config.members])
+    names: dict[str, StoreNames] = {}
+    for item in plan:
+        is_blend = isinstance(item, PlannedBlend)
+        paths = item.datasets if isinstance(item, PlannedBlend) else (item.dataset,)
+        own = StoreNames(item.key[1], tuple(labels[path] for path in paths), paths, is_blend)
+        root = item.plan.store_plan(config.index).root.name
+        names[root] = names[root].join(own) if root in names else own
+    return names
+
+
+def name_stores(config: RunConfig, names: Mapping[str, StoreNames]) -> None:
+    """Write the Zarr group of a folder, in which plain readers find stores and their names.
+
+    Only these need it, so a folder that cannot be written to is no error.
+    """
+    folder = place_of(config.index)
+    try:
+        save_names(folder, names)
+        write_group(folder)
+    except (OSError, StoreError) as error:
+        logger.info("%s is no Zarr group: %s", folder, error)
 
 
 async def _keep_wanted(ahead: dict[str, Permutation], missing: Iterable[PlannedStore]) -> None:

@@ -7,8 +7,8 @@ tens of gigabytes for trillions of tokens, which all nodes together read faster 
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,6 +22,7 @@ from zindex.execution.executor import Executor, run_together
 from zindex.indexing.store_build import batch_items
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io.objects import is_remote
+from zindex.io.request_threads import map_in_threads
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.plan.blend_sizes import BlendSizes, resolve_blend
 from zindex.plan.build_plan import SplitPlan, choose_grid
@@ -43,6 +44,9 @@ _NUM_OPENERS = 8
 # Before permutations that are computed ahead: all other tasks wait for the datasets.
 _FIRST = 3
 
+
+#: Name of the blend among those of datasets.
+BLEND_LABEL = "blend"
 
 #: Dataset and split; None instead of a dataset for the blend.
 ResultKey = tuple[str | None, str]
@@ -120,6 +124,27 @@ class RunPlan:
 
     def __iter__(self) -> Iterator["PlannedStore"]:
         return iter((*self.members, *self.blends))
+
+
+def label_paths(paths: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each path, with a number where several are equal, or like the blend.
+
+    Examples
+    --------
+    >>> label_paths(["data/web.zarr", "more/web", "code"])
+    {'data/web.zarr': 'web', 'more/web': 'web-2', 'code': 'code'}
+    """
+    labels = dict[str, str]()
+    taken = {BLEND_LABEL}
+    for path in paths:
+        name = os.path.basename(path.rstrip("/")).removesuffix(".zarr")
+        label, number = name, 1
+        while label in taken:
+            number += 1
+            label = f"{name}-{number}"
+        taken.add(label)
+        labels[path] = label
+    return labels
 
 
 def plan_run(
@@ -310,8 +335,8 @@ def check_members(store: Store, names: Sequence[str], lengths: Sequence[int], sp
 
 def open_here(paths: Sequence[str], *, require_bin: bool = True) -> list[LengthSource]:
     """Return the opened datasets, several opened at a time; raises as `open_source` does."""
-    with ThreadPoolExecutor(_NUM_OPENERS, thread_name_prefix="zindex-open") as pool:
-        return list(pool.map(lambda path: open_source(path, require_bin=require_bin), paths))
+    num_threads = min(_NUM_OPENERS, len(paths))
+    return map_in_threads(num_threads, partial(open_source, require_bin=require_bin), paths)
 
 
 def has_much_to_check(paths: Iterable[str]) -> bool:

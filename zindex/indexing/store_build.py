@@ -17,7 +17,7 @@ from zindex.io.objects import Place, PlaceLike
 from zindex.plan.build_plan import BuildPlan, CountedPlan, count_epochs
 from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
 from zindex.store.heartbeat import remove_first_heartbeat, write_first_heartbeat
-from zindex.store.layout import CHUNK_LENGTH, ArrayLayout
+from zindex.store.layout import CHUNK_LENGTH, ArrayLayout, parse_layouts
 from zindex.store.open import Store, open_reader, open_store
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
@@ -75,10 +75,17 @@ def find_index(store_plan: StorePlan) -> Store | None:
         return None
 
 
-def task_key(root: Place, stage: str, number: int | None = None) -> str:
-    """Return the key of a task; its first word names the stage of the build."""
+def task_key(root: Place, stage: str, number: int | None = None, label: str = "") -> str:
+    """Return the key of a task; its first word names the stage of the build.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> task_key(Path("index/gpt-train-06b"), "shuffle", 3, "web-train")
+    'shuffle-web-train-3'
+    """
     suffix = "" if number is None else f"-{number}"
-    return f"{stage}-{root.name[:28]}{suffix}"
+    return f"{stage}-{label or root.name[:28]}{suffix}"
 
 
 @dataclass(kw_only=True)
@@ -96,6 +103,8 @@ class StoreBuild(Generic[P]):
     executor: Executor
     #: Called with the number of shards that were finished since the last call.
     advance: Callable[[int], None] = ignore_progress
+    #: Dataset and split in the names of tasks; that of the directory by default.
+    label: str = ""
     #: Added to the priorities of all tasks.
     priority: int = 0
     #: Called with all arrays once they are computed, before they are stored, if this process
@@ -146,7 +155,8 @@ class StoreBuild(Generic[P]):
 
     def task(self, stage: str, number: int | None = None, priority: int = 0) -> dict[str, Any]:
         """Return the key and the priority of a task of a stage, for the executor."""
-        return {"key": task_key(self.root, stage, number), "priority": self.priority + priority}
+        key = task_key(self.root, stage, number, self.label)
+        return {"key": key, "priority": self.priority + priority}
 
     async def store(
         self,
@@ -235,8 +245,7 @@ class CountedBuild(StoreBuild[C], Generic[C]):
             if starts is None:
                 if is_long:
                     await asyncio.to_thread(write_first_heartbeat, root)
-                starts = await self._count_epochs()
-                self.check_starts(starts)
+                starts = await self.count_epochs()
             layouts, facts = self.plan.describe(starts)
             exact = StorePlan(root, "index", self.store_plan.spec, layouts, self.plan.grid)
             await self.begin(exact)
@@ -252,7 +261,7 @@ class CountedBuild(StoreBuild[C], Generic[C]):
             if is_long:
                 remove_first_heartbeat(root)
 
-    async def _count_epochs(self) -> Int64Array:
+    async def count_epochs(self) -> Int64Array:
         """Count epoch after epoch until there are enough samples; return the partition starts."""
         plan, per_epoch = self.plan, self.plan.partitions_per_epoch
         starts = np.zeros((1, self.starts_spec.num_columns), np.int64)
@@ -265,7 +274,9 @@ class CountedBuild(StoreBuild[C], Generic[C]):
                 raise self.no_samples()
             enough = count_epochs(starts[::per_epoch, 0], plan.num_wanted)
             if enough is not None:
-                return starts[: enough * per_epoch + 1]
+                starts = starts[: enough * per_epoch + 1]
+                self.check_starts(starts)
+                return starts
             assert plan.num_wanted is not None
             num_epochs = max(num_epochs + 1, -(-plan.num_wanted * num_epochs // num_samples))
 
@@ -310,7 +321,7 @@ def find_starts(root: Place, spec: schema.ArraySpec) -> Int64Array | None:
         stored = read_plan(root)
     except StoreNotFoundError:
         return None
-    layouts = [ArrayLayout.from_json(fields) for fields in stored["arrays"]]
+    layouts = parse_layouts(stored["arrays"], root)
     layout = next(item for item in layouts if item.name == spec.name)
     try:
         return open_reader(root, layout).read(0, layout.length)

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, PlanError, VerificationError, check_choice
+from zindex.arrays import Int64Array, IntegerArray, UInt64Array
+from zindex.errors import PlanError, VerificationError, check_choice
 from zindex.io import files, local
 from zindex.kernels import scatter_shuffle as kernels
 from zindex.kernels.scatter_shuffle import KEY_LENGTH, SCATTER_VERSION
 from zindex.plan.keys import Stage, split_key
+from zindex.plan.settings import check_whole
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.codecs import checksum
 
-Samples = npt.NDArray[np.unsignedinteger]
+Samples = IntegerArray
 
 #: Samples per part, for up to ``MAX_PARTS`` parts; part of the format.
 MIN_PART_LENGTH = 2**22
@@ -61,8 +61,7 @@ class UniformShuffle:
                 f"a uniform shuffle must have 0 to 2**43 samples, got {self.num_samples}; "
                 "use the keyed shuffle for more"
             )
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, got {self.seed}; choose another")
+        check_whole("seed", self.seed, 0)
         check_choice("split", self.split, SPLIT_NAMES)
 
     @property
@@ -79,7 +78,7 @@ class UniformShuffle:
         return max(1, -(-self.num_samples // self.part_length))
 
     @property
-    def dtype(self) -> np.dtype[np.unsignedinteger]:
+    def dtype(self) -> np.dtype[np.integer]:
         """Dtype of sample ids."""
         return np.dtype(np.uint32 if self.num_samples <= 2**32 else np.uint64)
 
@@ -88,7 +87,7 @@ class UniformShuffle:
         start = part * self.part_length
         return start, min(start + self.part_length, self.num_samples)
 
-    def key(self, stage: Stage, part: int) -> npt.NDArray[np.uint64]:
+    def key(self, stage: Stage, part: int) -> UInt64Array:
         """Return the key of a part (``Stage.SCATTER``) or of a bucket (``Stage.BUCKET``)."""
         return split_key(self.seed, stage, self.split, part, num_words=KEY_LENGTH)
 
@@ -320,7 +319,7 @@ def _write(path: Path, samples: Samples, lengths: Int64Array, salt: int) -> None
 
 
 def _find_lengths(
-    path: Path, num_blocks: int, size: int, dtype: np.dtype[np.unsignedinteger], salt: int
+    path: Path, num_blocks: int, size: int, dtype: np.dtype[np.integer], salt: int
 ) -> Int64Array | None:
     """Return the lengths of the blocks of a file, or None if it is missing or damaged.
 

@@ -13,7 +13,7 @@ from zindex.formats.bin_idx import bin_path
 from zindex.ingest.corpora.corpus import COUNTS, Corpus
 from zindex.ingest.corpora.pairs import expand_prefixes, is_glob, is_url, open_pair
 from zindex.ingest.driver import Workers, open_workers, write_store
-from zindex.ingest.length_source import digest_rows, join_digests, num_blocks
+from zindex.ingest.length_source import digest_rows, is_store, join_digests, num_blocks
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout, ChunkGrid, fit_chunks
@@ -102,6 +102,10 @@ def convert(
 
 def _name_stores(prefixes: Sequence[str], root: Place) -> list[Place]:
     """Return the place of each of several stores."""
+    if is_store(str(root)):
+        raise ConfigError(
+            f"several corpora need a directory for their stores, {root} is a store; give another"
+        )
     roots = [root / f"{os.path.basename(prefix)}.zarr" for prefix in prefixes]
     for i, path in enumerate(roots):
         if path in roots[:i]:

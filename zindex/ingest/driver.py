@@ -1,11 +1,9 @@
 """The driver of ingestion: claim a place, run one task per partition or shard, commit, resume."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +13,7 @@ from zindex.execution.executor import Executor, run_together
 from zindex.execution.process_executor import choose_executor
 from zindex.execution.progress import Progress, open_progress
 from zindex.io import files
+from zindex.io.machine import count_cpus
 from zindex.io.objects import Place
 from zindex.sources.sample_files import SampleFiles
 from zindex.store.commit import (
@@ -90,7 +89,7 @@ def open_workers(
     """
     if num_processes == 0:
         is_small = source is not None and _is_small(source)
-        num_processes = 1 if is_small else len(os.sched_getaffinity(0))
+        num_processes = 1 if is_small else count_cpus()
     chosen = choose_executor(client, num_processes, *tasks)
     with chosen as executor, open_progress(progress) as shown:
         yield Workers(executor, shown)
@@ -222,8 +221,7 @@ class Claim:
             If something else is there: another import, unless that is removed, or other files.
         """
         path = self.root / IMPORT_KEY
-        is_folder = not isinstance(self.root, Path) or self.root.is_dir()
-        if is_folder and files.exists(path):
+        if files.exists(path):
             names = [] if restart else self._differences()
             if restart:
                 self._remove()
@@ -284,7 +282,10 @@ class Claim:
         """Return what differs from the import that the place is claimed for, in a user's words."""
         path = self.root / IMPORT_KEY
         try:
-            stored = parse_json(files.read_file(path), str(path))
+            content = files.read_file(path)
+            if not content:  # created just now, or by a process that died; `begin_import` decides
+                return []
+            stored = parse_json(content, str(path))
         except StoreNotFoundError:  # a concurrent import has just finished, or replaces another
             return []
         return [

@@ -3,20 +3,20 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
+from zindex.arrays import AnyArray, Int32Array
 from zindex.errors import StoreNotFoundError
 from zindex.formats.bin_idx import IdxFile, read_index
 from zindex.io import files
 from zindex.io.objects import ObjectPath, PlaceLike, is_remote, place_of
+from zindex.io.request_threads import map_in_threads
+from zindex.io.system_errors import reading
 from zindex.plan.build_plan import SourceFacts
 from zindex.store.commit import PLAN_KEY, ROOT_KEY
 from zindex.store.open import Store, open_store
@@ -48,7 +48,7 @@ class LengthSource:
         digest = digest_array(index.sequence_lengths, index.num_sequences)
         return cls(path, SourceFacts(digest, index.num_sequences, index.num_tokens), index)
 
-    def lengths(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+    def lengths(self, start: int, stop: int) -> Int32Array:
         """Return the lengths of sequences ``[start, stop)``: shape (stop - start,), int32."""
         if isinstance(self.reader, Store):
             return _read_concurrently(self.reader[schema.SEQUENCE_LENGTH.name], start, stop)
@@ -74,7 +74,7 @@ def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
     return int(last - first)
 
 
-def _read_concurrently(reader: RowReader, start: int, stop: int) -> npt.NDArray[np.int32]:
+def _read_concurrently(reader: RowReader, start: int, stop: int) -> Int32Array:
     """Return rows of an array, reading its shards concurrently: one core waits for memory."""
     step = reader.layout.shard_length
     if stop > len(reader) or stop - start <= step:
@@ -85,16 +85,17 @@ def _read_concurrently(reader: RowReader, start: int, stop: int) -> npt.NDArray[
     def read(first: int, last: int) -> None:
         reader.read(first, last, out[first - start : last - start])
 
-    with ThreadPoolExecutor(_NUM_READERS) as pool:
-        list(pool.map(read, bounds[:-1], bounds[1:]))
+    map_in_threads(_NUM_READERS, read, bounds[:-1], bounds[1:])
     return out
 
 
 def is_store(path: PlaceLike) -> bool:
     """Return whether a path is a zindex store, committed or unfinished."""
     root = place_of(path)
-    if isinstance(root, Path) and not root.is_dir():
-        return False
+    if isinstance(root, Path):
+        with reading(root):
+            if not root.is_dir():
+                return False
     return files.exists(root / ROOT_KEY) or files.exists(root / PLAN_KEY)
 
 
@@ -136,18 +137,17 @@ def num_blocks(num_sequences: int) -> int:
     return -(-num_sequences // DIGEST_BLOCK)
 
 
-def digest_rows(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int, block: int) -> bytes:
+def digest_rows(read: Callable[[int, int], AnyArray], num_rows: int, block: int) -> bytes:
     """Return the SHA-256 of one block of an array's rows, given ``read(start, stop)``."""
     start = block * DIGEST_BLOCK
     return hashlib.sha256(read(start, min(start + DIGEST_BLOCK, num_rows)).data).digest()
 
 
-def digest_array(read: Callable[[int, int], npt.NDArray[Any]], num_rows: int) -> str:
+def digest_array(read: Callable[[int, int], AnyArray], num_rows: int) -> str:
     """Return the SHA-256, in hex, of the digests of all blocks of an array's rows."""
     blocks = range(num_blocks(num_rows))
-    with ThreadPoolExecutor(_NUM_READERS) as pool:
-        run = pool.map if len(blocks) > 1 else map
-        return join_digests(run(partial(digest_rows, read, num_rows), blocks))
+    num_threads = min(_NUM_READERS, len(blocks))
+    return join_digests(map_in_threads(num_threads, partial(digest_rows, read, num_rows), blocks))
 
 
 def join_digests(digests: Iterable[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""Merge corpora: ``.bin/.idx`` pairs and Zarr token stores, to one pair or one store."""
+"""Merge corpora, pairs and token stores, to one pair or one store; export a store as a pair."""
 
 import asyncio
 import os
@@ -9,13 +9,15 @@ from typing import Any
 from zindex.errors import ConfigError
 from zindex.execution.executor import run_builds
 from zindex.ingest.convert import convert_corpus
+from zindex.ingest.corpora import write_pair
 from zindex.ingest.corpora.corpus import COUNTS, Corpus, CorpusForm, join_corpora
 from zindex.ingest.corpora.pairs import Paths, find_corpora, open_corpus
-from zindex.ingest.corpora.write_pair import check_pair, finish_pair, work_folder, write_pair
 from zindex.ingest.driver import Claim, open_workers
 from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
 from zindex.store.layout import ChunkGrid
+from zindex.store.open import open_store
+from zindex.store.tokens import open_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +104,21 @@ def merge(
     corpus = join_corpora(parts, os.path.basename(str(target).rstrip("/")), has_modes)
     base = str(local_path(str(target), "a .bin/.idx pair")) if form == "bin" else ""
     if base:
-        check_pair(base, overwrite=overwrite)
+        write_pair.check_pair(base, overwrite=overwrite)
 
     async def main() -> None:
         if not base:
             await convert_corpus(corpus, place_of(target), workers, grid, verb=": merge")
             return
         identity = {"source": [[part.prefix, part.version] for part in parts], "modes": has_modes}
-        claim = Claim(work_folder(base), identity)
+        claim = Claim(write_pair.work_folder(base), identity)
         await asyncio.to_thread(claim.take, restart=restart)
         # An earlier call may have been interrupted while it renamed the files.
-        if await asyncio.to_thread(finish_pair, base, replace=overwrite) is None:
-            await write_pair(corpus, "merge", base, workers, {}, verb="merge", replace=overwrite)
+        if await asyncio.to_thread(write_pair.finish_pair, base, replace=overwrite) is None:
+            with write_pair.shared(base, replace=overwrite):
+                await write_pair.write_pair(
+                    corpus, "merge", base, workers, {}, verb="merge", replace=overwrite
+                )
 
     with open_workers(client, None, progress) as workers:
         run_builds(main())
@@ -130,3 +135,44 @@ def _common_form(parts: Sequence[Corpus]) -> CorpusForm:
             "write, got both; pass to='bin' or to='zarr' (--to)"
         )
     return forms.pop()
+
+
+def export(
+    store_url: PlaceLike,
+    prefix: str | os.PathLike[str],
+    *,
+    client: Any = None,
+    overwrite: bool = False,
+    restart: bool = False,
+) -> None:
+    """Write a token store as the ``.bin/.idx`` pair that it was made from, byte for byte.
+
+    Parameters
+    ----------
+    store_url
+        Path or URL of the token store.
+    prefix
+        Path of the pair to write, without its suffix.
+    client
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
+    overwrite
+        Whether an existing pair may be replaced.
+    restart
+        Whether an unfinished export to the same pair is removed first, also one of another store.
+
+    Raises
+    ------
+    StoreError
+        If a file is already there.
+    SourceError
+        If the store links to a ``.bin`` that is missing or of another size.
+    FingerprintMismatchError
+        If an unfinished export of another store is there.
+
+    Notes
+    -----
+    An interrupted export resumes from its written spans, in ``PREFIX.work``; see `zindex.merge`.
+    """
+    store = open_store(store_url, kind="tokens")
+    open_tokens(store)  # a dangling link is an error before anything is written
+    merge(str(store.root), prefix, to="bin", overwrite=overwrite, restart=restart, client=client)

@@ -10,9 +10,9 @@ from zindex.io import object_client
 from zindex.io.decompression import decompress
 from zindex.io.file_list import SourceFile
 from zindex.io.files import read_range
-from zindex.io.local import reading
 from zindex.io.objects import ObjectPath
 from zindex.io.request_threads import map_ahead
+from zindex.io.system_errors import reading
 
 #: Bytes per read from a file system. Larger buffers would be newly mapped pages each time, which
 #: costs more than the system calls that they save.

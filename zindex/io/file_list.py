@@ -10,8 +10,9 @@ from pathlib import Path
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io.brace_patterns import expand_braces, split_at_commas
 from zindex.io.files import list_keys
-from zindex.io.local import local_path, reading
+from zindex.io.local import local_path
 from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
+from zindex.io.system_errors import reading
 
 #: Endings of compressed files, and their compression.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstandard"}

@@ -4,15 +4,20 @@ Writes are atomic and create-only, and visible to every reader as soon as they r
 ``local`` has the POSIX half, ``object_client`` the other.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from zindex.errors import StoreNotFoundError
+from zindex.errors import StoreNotFoundError, StoreUnwritableError
 from zindex.io import local, object_client
+from zindex.io.create_only import partial_path
 from zindex.io.objects import Place
+from zindex.io.system_errors import reading, writing
+
+_NUM_REQUESTS = 8
 
 
 def write_once(
@@ -41,6 +46,15 @@ def write_once(
     if isinstance(path, Path):
         return local.write_once(path, buffers, replace=replace, cached=cached)
     return object_client.put(path, buffers, replace=replace, facts=facts)
+
+
+def num_writers(place: Place) -> int:
+    """Return how many threads write the few small files of one store.
+
+    In an object store each is a round trip. In a file system starting a thread costs more than a
+    file, and the builds of many stores run in threads already.
+    """
+    return 1 if isinstance(place, Path) else _NUM_REQUESTS
 
 
 def read_file(path: Place, *, limit: int = 1 << 26) -> bytes:
@@ -73,8 +87,8 @@ def read_range(path: Place, start: int, stop: int) -> bytes | memoryview:
     """
     try:
         if isinstance(path, Path):
-            with local.reading(path), open(path, "rb") as stream:
-                return os.pread(stream.fileno(), stop - start, start)
+            with reading(path), local.open_file(path, buffering=0) as stream:
+                return local.read_bytes(stream.fileno(), stop - start, start)
         return object_client.get_range(path, start, stop)
     except FileNotFoundError:
         raise StoreNotFoundError(f"no file {path}; check the path") from None
@@ -88,7 +102,7 @@ def exists(path: Place) -> bool:
 def file_nbytes(path: Place) -> int | None:
     """Return the size of a file, or None if it does not exist."""
     if isinstance(path, Path):
-        with local.reading(path):
+        with reading(path):
             return path.stat().st_size if path.is_file() else None
     found = object_client.head(path)
     return None if found is None else found.nbytes
@@ -97,7 +111,7 @@ def file_nbytes(path: Place) -> int | None:
 def file_version(path: Place) -> str | None:
     """Return a text that changes with every write or touch of a file; None if it does not exist."""
     if isinstance(path, Path):
-        with suppress(FileNotFoundError, NotADirectoryError), local.reading(path):
+        with suppress(FileNotFoundError, NotADirectoryError), reading(path):
             facts = path.stat()
             return f"{facts.st_mtime_ns}-{facts.st_ino}"  # clocks of file systems tick slowly
         return None
@@ -105,10 +119,17 @@ def file_version(path: Place) -> str | None:
     return None if found is None else found.version
 
 
+def modified_at(path: str) -> str:
+    """Return when a local file was changed last, or "" if it is missing."""
+    with suppress(OSError):
+        return str(os.stat(path).st_mtime_ns)
+    return ""
+
+
 def list_names(path: Place) -> set[str]:
     """Return the names directly below a place; empty if it does not exist or is a file."""
     if isinstance(path, Path):
-        with suppress(FileNotFoundError, NotADirectoryError), local.reading(path):
+        with suppress(FileNotFoundError, NotADirectoryError), reading(path):
             return set(os.listdir(path))
         return set()
     return object_client.list_names(path)
@@ -135,7 +156,7 @@ def _walk(path: Path) -> Iterator[str]:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 
-    with local.reading(path):
+    with reading(path):
         for folder, _, names in os.walk(path, onerror=fail):
             yield from (os.path.join(folder, name)[len(str(path)) + 1 :] for name in names)
 
@@ -143,7 +164,8 @@ def _walk(path: Path) -> Iterator[str]:
 def remove_file(path: Place) -> None:
     """Remove a file, if it exists."""
     if isinstance(path, Path):
-        path.unlink(missing_ok=True)
+        with writing(path):
+            path.unlink(missing_ok=True)
         return
     object_client.delete(path)
 
@@ -151,21 +173,46 @@ def remove_file(path: Place) -> None:
 def remove_tree(path: Place) -> None:
     """Remove everything below a place; a place where nothing is there is no error."""
     if isinstance(path, Path):
-        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # some errors are raised in spite of ignore_errors
+            shutil.rmtree(path, ignore_errors=True)
         return
     for key in object_client.iterate_keys(path):
         object_client.delete(path / key)
+
+
+def remove_version(path: Path, version: str | None) -> bool:
+    """Remove a file or tree that has this `file_version` once it is moved aside; or put it back."""
+    aside = Path(partial_path(path))
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return False
+    if file_version(aside) != version:
+        os.rename(aside, path)
+        return False
+    if aside.is_dir():
+        remove_tree(aside)
+    else:
+        remove_file(aside)
+    return True
 
 
 def link_file(path: Place, link: Place) -> None:
     """Give a file a second name: a symbolic link, or in an object store a copy by the server."""
     if isinstance(path, Path):
         assert isinstance(link, Path)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.absolute())
+        local.make_folder(link.parent)
+        with writing(link):
+            link.symlink_to(path.absolute())
         return
     assert not isinstance(link, Path)
     object_client.copy(path, link)
+
+
+def make_folder(path: Place) -> None:
+    """Make a folder, and those above it, with durable names; object stores need nothing."""
+    if isinstance(path, Path):
+        local.make_folder(path)
 
 
 def sync_directory(path: Place) -> None:
@@ -177,3 +224,21 @@ def sync_directory(path: Place) -> None:
 def free_nbytes(path: Place) -> int | None:
     """Return the free bytes below a place; None if unlimited."""
     return local.free_nbytes(path) if isinstance(path, Path) else None
+
+
+def check_room(path: Place, needed: int) -> None:
+    """Check that a file system has room for so many bytes.
+
+    Raises
+    ------
+    StoreUnwritableError
+        If it has less.
+    """
+    free = free_nbytes(path)
+    if free is not None and needed > free:
+        raise StoreUnwritableError(
+            f"{path} needs {needed:,} bytes more but its file system has {free:,} free; "
+            "make room or choose another place",
+            errno.ENOSPC,
+            os.strerror(errno.ENOSPC),
+        )

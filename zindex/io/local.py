@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
-from uuid import uuid4
 
 import numpy as np
 
@@ -28,20 +28,18 @@ from zindex.errors import (
     SourceError,
     StoreError,
     StoreNotFoundError,
-    StoreUnreadableError,
     VerificationError,
 )
+from zindex.io import create_only
+from zindex.io.create_only import CLAIM, NEW_FILE, exchange, open_descriptor, partial_path
+from zindex.io.system_errors import reading, writing
 
 _MAX_BUFFERS = 512
-# Errors of renameat2(2) and link(2) in file systems without them.
-_UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL)
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 # Smaller files gain nothing from having their blocks reserved.
 _RESERVED_NBYTES = 1 << 20
 # Bytes of one direct write: the pages of a larger block cost as much as the copy to them.
 _DIRECT_NBYTES = 1 << 20
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
-_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", lambda *names: -1)
 _PROT_READ = 1
 _MAP_SHARED = 1
 _MAP_FAILED = c_void_p(-1).value
@@ -102,85 +100,56 @@ def write_once(
         Whether the page cache should keep it, for a read that follows soon. Otherwise a large
         build evicts nothing else, and writes with a fifth of the processor time.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    partial = partial_path(path)
-    try:
-        descriptor = os.open(partial, flags, 0o666)
-    except (FileNotFoundError, NotADirectoryError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(partial, flags, 0o666)
-    with _removing(partial):
+    partial, nbytes = partial_path(path), sum(map(len, buffers))
+    with writing(path, nbytes):
         try:
-            _reserve(descriptor, sum(map(len, buffers)))
-            (_write_all if cached else _write_direct)(descriptor, buffers)
-            os.fsync(descriptor)
-            if not cached:
-                with contextlib.suppress(OSError):
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-        if replace:
-            os.replace(partial, path)
-            return True
-        return _publish(partial, path)
-
-
-def partial_path(path: str | os.PathLike[str]) -> str:
-    """Return a fresh temporary name next to a path, for a file that is renamed when complete."""
-    return f"{os.fspath(path)}.{uuid4().hex[:12]}.partial"
+            descriptor = os.open(partial, NEW_FILE, 0o666)
+        except (FileNotFoundError, NotADirectoryError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(partial, NEW_FILE, 0o666)
+        with removing(partial):
+            try:
+                _reserve(descriptor, nbytes)
+                (_write_all if cached else _write_direct)(descriptor, buffers)
+                os.fsync(descriptor)
+                if not cached:
+                    with contextlib.suppress(OSError):
+                        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+            if replace:
+                try:
+                    exchange(partial, path, status)
+                except IsADirectoryError:  # nothing of zindex; moved aside
+                    os.replace(path, partial_path(path))
+                    exchange(partial, path, status)
+                return True
+            return create_only.publish(partial, path, status)
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield a fresh name for a file that replaces ``path`` atomically if the block succeeds."""
+    """Yield a fresh name for a file that replaces ``path`` if the block succeeds.
+
+    The replacement is atomic, and durable when the context ends.
+    """
     partial = partial_path(path)
-    with _removing(partial):
+    with writing(path), removing(partial):
         yield partial
-        os.replace(partial, path)
+        exchange(partial, path, sync_file(partial))
+        sync_directory(Path(path).parent)
 
 
 @contextlib.contextmanager
-def _removing(partial: str) -> Iterator[None]:
+def removing(partial: str) -> Iterator[None]:
     """Remove the file of a temporary name if the block fails."""
     try:
         yield
     except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-
-
-def _publish(partial: str, path: Path) -> bool:
-    """Give a finished file its final name, unless that exists."""
-    for move in (_rename_new, os.link, _rename):
-        try:
-            move(partial, path)
-            is_new = True
-        except FileExistsError:
-            is_new = False
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED or move is _rename:
-                raise
-            continue
-        if not is_new or move is os.link:
+        with contextlib.suppress(OSError):
             os.unlink(partial)
-        break
-    return is_new
-
-
-def _rename_new(partial: str, path: Path) -> None:
-    """Rename a file by one call that refuses an existing name; Linux has it on most local disks."""
-    ctypes.set_errno(errno.ENOSYS)
-    names = os.fsencode(partial), os.fsencode(path)
-    if _renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), os.fspath(path))
-
-
-def _rename(partial: str, path: Path) -> None:
-    """Rename a file; two writers may both do so at a time, but their bytes are equal."""
-    if path.exists():
-        raise FileExistsError
-    os.rename(partial, path)
+        raise
 
 
 def _reserve(descriptor: int, nbytes: int) -> None:
@@ -235,28 +204,6 @@ def _write_direct(descriptor: int, buffers: Sequence[bytes | bytearray | memoryv
     _write_all(descriptor, [block[:filled]])
 
 
-def unreadable(path: str | os.PathLike[str], error: OSError) -> StoreUnreadableError:
-    """Return the error of zindex for a system error on reading."""
-    reason = error.strerror or str(error)
-    return StoreUnreadableError(
-        f"{os.fspath(path)} must be readable, the system says: {reason}; check its permissions and "
-        "the file system",
-        error.errno,
-        error.strerror,
-    )
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise StoreUnreadableError for system errors; errors of missing files pass through."""
-    try:
-        yield
-    except (StoreError, FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def read_file(path: Path, *, limit: int = 1 << 26) -> bytes:
     """Return the content of a small file.
 
@@ -270,22 +217,48 @@ def read_file(path: Path, *, limit: int = 1 << 26) -> bytes:
         If the system refuses it, or fails to read it.
     """
     try:
-        with reading(path), open(path, "rb") as stream:
-            content = stream.read(limit + 1)
+        with reading(path), open_file(path, buffering=0) as stream:
+            nbytes = os.fstat(stream.fileno()).st_size
+            content = stream.read() if nbytes <= limit else b""
+        if content.startswith(CLAIM):  # its writer will complete it, or the next one
+            raise FileNotFoundError
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreNotFoundError(f"no file {path}; check the path") from error
-    if len(content) > limit:
+    if nbytes > limit:
         raise StoreError(f"{path} must hold at most {limit} bytes, it is larger; it is not ours")
     return content
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_file(path: str | os.PathLike[str]) -> os.stat_result:
+    """Make the content of a file durable and return its status."""
+    descriptor = open_descriptor(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+        return os.fstat(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, with durable names."""
+    with writing(path):
+        if not path.exists():
+            make_folder(path.parent)
+            path.mkdir(exist_ok=True)
+            sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    with writing(path):
+        descriptor = open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # of a file system whose names need no call
+                raise
+        finally:
+            os.close(descriptor)
 
 
 def free_nbytes(path: Path) -> int:
@@ -298,38 +271,73 @@ def free_nbytes(path: Path) -> int:
             path = path.parent
 
 
+def open_file(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises
+    ------
+    OSError
+        If the system cannot open it, or it is something else: a pipe would block for ever.
+    """
+    return open(path, "rb", buffering, opener=lambda *args: _open_regular(*args)[0])
+
+
+def _open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
+    """Return a descriptor of a regular file and its size."""
+    descriptor = open_descriptor(path, flags | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(status.st_mode):
+            kind = stat.S_IFMT(status.st_mode)
+            raise OSError(errno.EINVAL, f"Not a regular file (mode {kind:#o})", path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor, status.st_size
+
+
 def open_regular(path: str) -> tuple[int, int]:
-    """Open a regular file for reading and return (descriptor, size in bytes).
+    """Open a file of a .bin/.idx pair for reading and return (descriptor, size in bytes).
 
     Raises
     ------
     SourceError
-        If something other than a regular file is at the path (a pipe would block for ever).
+        If something other than a regular file is at the path.
     OSError
         If the system cannot open it.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode):
-        return descriptor, status.st_size
-    os.close(descriptor)
-    raise SourceError(
-        f"a .bin/.idx pair is made of regular files, but {path} is something else "
-        f"(mode {stat.S_IFMT(status.st_mode):#o}); give the prefix of two files"
-    )
+    try:
+        return _open_regular(path)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EINVAL):
+            raise
+        raise SourceError(
+            f"a .bin/.idx pair is made of regular files, but {path} is something else: "
+            f"{error.strerror}; give the prefix of two files"
+        ) from None
 
 
 def read_into(descriptor: int, array: AnyArray, offset: int) -> int:
     """Fill a contiguous array from a byte offset; return the bytes read."""
-    view = array.view(np.uint8).data if array.size else memoryview(b"")
-    done = 0
-    # One system call reads at most 2 GiB.
+    # Most reads are one system call; one reads at most 2 GiB.
+    done = os.preadv(descriptor, [array.data], offset) if array.size else 0
+    if done in (0, array.nbytes):
+        return done
+    view = array.view(np.uint8).data
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], offset + done)
         if count == 0:
             break
         done += count
     return done
+
+
+def read_bytes(descriptor: int, nbytes: int, offset: int) -> memoryview:
+    """Return bytes of a file from an offset, fewer only at its end: one call may read a part."""
+    content = np.empty(nbytes, np.uint8)
+    return content[: read_into(descriptor, content, offset)].data
 
 
 def write_from(descriptor: int, array: AnyArray, offset: int) -> None:

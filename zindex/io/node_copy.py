@@ -7,12 +7,14 @@ lock, which the system releases when its holder exits; no process waits for anot
 import contextlib
 import fcntl
 import glob
+import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from zindex.errors import SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io.file_chunks import read_ahead
 from zindex.io.local import replacing
 from zindex.io.object_client import Head
@@ -31,11 +33,13 @@ def keep_copy(url: str, path: str | os.PathLike[str]) -> None:
     url
         The object, of any scheme of `open_remote`.
     path
-        The file; its directory is created when missing. It is replaced atomically: mappings of an
-        older copy stay valid.
+        The file; its directory is created when missing, and must be one that no other user can
+        write to. The file is replaced atomically: mappings of an older copy stay valid.
 
     Raises
     ------
+    ConfigError
+        If other users can write to the directory, or a link is at the place of its files.
     StoreNotFoundError
         If there is no such object.
     SourceError
@@ -47,24 +51,55 @@ def keep_copy(url: str, path: str | os.PathLike[str]) -> None:
 
     Notes
     -----
-    One request checks whether a copy is current, by the size and version that the store reports.
+    One request checks whether a copy is current, by the size and version that the store reports. A
+    copy that was touched since its SHA-256 was recorded is read again and compared.
     An object without either is fetched by every call.
     """
     copy, file = Path(path), open_remote(url)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(copy.with_name(copy.name + VERSION_SUFFIX)) as (record, is_locked):
+    with _private(copy.parent) as folder, _lock(folder, copy) as (record, is_locked):
         for _ in range(_NUM_TRIES):
             found = _look_up(file)
-            if _is_current(record, url, found, copy):
+            if _is_current(record, url, found, folder, copy):
                 return
             _write(record, "")  # never a copy with the version of another
             _replace(file, found, copy, is_alone=is_locked)
-            _write(record, _describe(url, found))
-            if found is UNKNOWN or _is_current(record, url, _look_up(file), copy):
+            _write(record, _describe(url, found, *_inspect(folder, copy, digests=True)))
+            if found is UNKNOWN or _is_current(record, url, _look_up(file), folder, copy):
                 return
     raise SourceError(
         f"{url} must stay as it is while it is copied to {copy}, it was written meanwhile; "
         "wait until its writer is done"
+    )
+
+
+@contextlib.contextmanager
+def _private(folder: Path) -> Iterator[int]:
+    """Open a directory that no other user can write to, and give its descriptor."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _untrusted(folder, f"the system says: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        others = status.st_mode & 0o022
+        if status.st_uid == os.geteuid() and others:  # made by a generous umask
+            os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~0o022)
+        elif status.st_uid not in (0, os.geteuid()) or (
+            others and not status.st_mode & stat.S_ISVTX
+        ):
+            raise _untrusted(
+                folder, f"it is one of user {status.st_uid}, or others may write to it"
+            )
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _untrusted(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{path} must belong to this user, for others could replace the copies in it, but "
+        f"{reason}; name a directory of your own for copies of .idx files"
     )
 
 
@@ -76,17 +111,43 @@ def _look_up(file: RemoteFile) -> Head:
     return found
 
 
-def _is_current(record: TextIO, url: str, found: Head, copy: Path) -> bool:
+def _is_current(record: TextIO, url: str, found: Head, folder: int, copy: Path) -> bool:
     """Return whether a copy exists, complete and of the current version."""
     record.seek(0)
-    if found is UNKNOWN or record.read() != _describe(url, found):
+    known = record.read()
+    digest = (known.splitlines() or [""])[-1]
+    identity, _ = _inspect(folder, copy, digests=False)
+    if found is UNKNOWN or identity is None:
         return False
-    return copy.exists() and copy.stat().st_size == found.nbytes
+    if known == _describe(url, found, identity, digest):
+        return True
+    # A copy that was touched since it was checked is read again.
+    same, now = known.splitlines()[:3], _inspect(folder, copy, digests=True)
+    if same != _describe(url, found, None, "").splitlines()[:3] or now[1] != digest:
+        return False
+    _write(record, _describe(url, found, *now))
+    return True
 
 
-def _describe(url: str, found: Head) -> str:
+def _inspect(folder: int, copy: Path, *, digests: bool) -> tuple[str | None, str]:
+    """Return the identity of a copy of ours, None if there is none, and its SHA-256 if wanted."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(copy.name, flags, dir_fd=folder)
+    except OSError:
+        return None, ""
+    with open(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return None, ""
+        # The time of change cannot be set, unlike that of modification.
+        identity = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_ctime_ns}"
+        return identity, hashlib.file_digest(stream, "sha256").hexdigest() if digests else ""
+
+
+def _describe(url: str, found: Head, identity: str | None, digest: str) -> str:
     """Return the recorded version of a copy."""
-    return f"{url}\n{found.nbytes}\n{found.version}\n"
+    return f"{url}\n{found.nbytes}\n{found.version}\n{identity}\n{digest}\n"
 
 
 def _replace(file: RemoteFile, found: Head, copy: Path, *, is_alone: bool) -> None:
@@ -104,9 +165,22 @@ def _replace(file: RemoteFile, found: Head, copy: Path, *, is_alone: bool) -> No
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[tuple[TextIO, bool]]:
-    """Open and lock a file; also give whether the lock was acquired."""
-    with open(path, "a+", encoding="utf-8") as record:
+def _lock(folder: int, copy: Path) -> Iterator[tuple[TextIO, bool]]:
+    """Open and lock the version file of a copy; also give whether the lock was acquired."""
+    path, flags = copy.with_name(copy.name + VERSION_SUFFIX), os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        record = open(  # noqa: SIM115
+            path.name,
+            "a+",
+            encoding="utf-8",
+            opener=lambda name, mode: os.open(name, mode | flags, 0o600, dir_fd=folder),
+        )
+    except OSError as error:
+        raise _untrusted(path, f"the system says: {error.strerror}") from error
+    with record:
+        status = os.fstat(record.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise _untrusted(path, f"it is one of user {status.st_uid}, or no regular file")
         is_locked = False
         with contextlib.suppress(OSError):  # a file system without locks: every process fetches
             fcntl.flock(record, fcntl.LOCK_EX)

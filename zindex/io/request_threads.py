@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -95,6 +95,17 @@ class DaemonPool:
                     del result
             del future, function, args  # their objects must not live until the next job
             self._idle.release()
+
+
+def map_in_threads(num_threads: int, function: Callable[..., R], *values: Iterable[Any]) -> list[R]:
+    """Return the results of a function in order, called by several threads, or by this one.
+
+    A value is taken from its iterable as soon as it is there. The first error is raised.
+    """
+    if num_threads <= 1:
+        return list(map(function, *values))
+    with ThreadPoolExecutor(num_threads) as pool:
+        return list(pool.map(function, *values))
 
 
 def map_ahead(

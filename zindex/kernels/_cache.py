@@ -4,20 +4,22 @@ A file holds one kernel compiled for one signature, and its name is a hash of al
 depends on: the sources of every kernel, the versions of numba and Python, the processor. A change
 of any of them therefore leads to other files. Numba's own cache looks at the source of one file
 only, although helpers of other files are inlined, and keeps an index per function, in which
-concurrent writers can exchange their entries.
+concurrent writers can exchange their entries. Processes that need the same kernel at the same time,
+such as loader workers, wait for the one that compiles it.
 
 Reading a file executes code, so directories must be owned by this user, root or the owner of
 zindex itself, and writable by that owner only. Others are ignored. Files are written under
 temporary names, renamed, and begin with a checksum: a damaged one leads to a compilation.
 """
 
+import fcntl
 import hashlib
 import logging
 import os
 import pickle
 import shutil
 import sys
-import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,69 +27,22 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import numba
-import numpy as np
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from zindex.kernels import IMPORTED
-
-_PACKAGE = Path(__file__).parent
-
-#: The directory of kernels for all users of the package, in images for example.
-SHARED = _PACKAGE / "__pycache__"
-
-#: Where kernels are read and written instead of the user's directories.
-chosen: Path | None = None
+from zindex.kernels import _folders
 
 #: Directories that kernels of this process were read from or written to.
 used: set[Path] = set()
 
 logger = logging.getLogger(__name__)
 
-_PREFIX, _NUM_VERSIONS = "kernels-", 8
+_NUM_VERSIONS = 8
+#: Seconds to wait for a process that compiles the same kernel, which may have been stopped.
+_LONGEST_WAIT = 60.0
 _DIGEST_NBYTES = hashlib.sha256().digest_size
-
-
-def folders() -> list[Path]:
-    """Return the directories of compiled kernels: where they are read first, and written first.
-
-    They are below ``NUMBA_CACHE_DIR`` if it is set, else in the user's cache directory or, if that
-    cannot be written, in the temporary one; `SHARED` is read if it exists. Empty if sources changed
-    since they were imported.
-    """
-    status = [(path, path.stat()) for path in sorted(_PACKAGE.glob("*.py"))]
-    if not status or max(item.st_ctime for _, item in status) >= IMPORTED:
-        return []
-    version = _version(tuple((path, item.st_mtime_ns, item.st_size) for path, item in status))
-    if base := chosen or os.environ.get("NUMBA_CACHE_DIR"):
-        bases = [Path(base)]
-    else:
-        bases = [Path(tempfile.gettempdir(), f"zindex-{os.geteuid()}")]
-        home, caches = os.path.expanduser("~"), os.environ.get("XDG_CACHE_HOME", "")
-        if os.path.isabs(caches) or os.path.isdir(home):
-            bases.insert(0, Path(caches if os.path.isabs(caches) else f"{home}/.cache", "zindex"))
-        if (SHARED / f"{_PREFIX}{version}").exists():
-            bases.append(SHARED)
-    return [base / f"{_PREFIX}{version}" for base in bases]
-
-
-@lru_cache(maxsize=1)
-def _version(sources: tuple[tuple[Path, int, int], ...]) -> str:
-    """Return a hash of the sources of all kernels and of what compiles them."""
-    options = {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR"
-    }
-    versions = numba.__version__, llvmlite.__version__, np.__version__, sys.version, options
-    digest = hashlib.sha256(repr(versions).encode())
-    for path, *_ in sources:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:16]
 
 
 def _owners() -> set[int]:
@@ -121,14 +76,21 @@ def _read(folder: Path, name: str) -> bytes | None:
     return None
 
 
-def _write(folder: Path, name: str, content: bytes) -> None:
-    """Write a file atomically, unless another process already has."""
+def _create(folder: Path) -> None:
+    """Create a directory of kernels, and remove those of old versions."""
     if not folder.exists():
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o755 if chosen else 0o700, exist_ok=True)
-        versions = sorted(folder.parent.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime)
+        folder.mkdir(mode=0o755 if _folders.chosen else 0o700, exist_ok=True)
+        versions = sorted(
+            folder.parent.glob(f"{_folders.PREFIX}*"), key=lambda path: path.stat().st_mtime
+        )
         for old in versions[:-_NUM_VERSIONS]:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    """Write a file atomically, unless another process already has."""
+    _create(folder)
     if _read(folder, name) is not None:
         return
     temporary = f"{name}.{uuid.uuid4().hex}"
@@ -143,6 +105,48 @@ def _write(folder: Path, name: str, content: bytes) -> None:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=descriptor)
             raise
+
+
+#: Name of each kernel that this process is compiling -> a locked file, and its directory.
+_claims: dict[str, tuple[int, Path]] = {}
+
+
+def _claim(name: str) -> bool:
+    """Return whether this process may compile a kernel: False while another one does.
+
+    The lock of a process that was killed is free. Where files cannot be locked, all compile.
+    """
+    for folder in _folders.folders():
+        with suppress(OSError):
+            _create(folder)
+            with _opened(folder) as parent:
+                flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+                lock = os.open(f"{name}.lock", flags, 0o644, dir_fd=parent)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _claims[name] = lock, folder
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            except OSError:
+                os.close(lock)
+            return True
+    return True
+
+
+def release(name: str) -> None:
+    """Let other processes compile a kernel, if this one was to."""
+    if name in _claims:
+        lock, folder = _claims.pop(name)
+        with suppress(OSError), _opened(folder) as parent:
+            os.unlink(f"{name}.lock", dir_fd=parent)
+        os.close(lock)
+
+
+def release_all() -> None:
+    """End the claims of compilations that have failed."""
+    for name in [*_claims]:
+        release(name)
 
 
 @lru_cache(maxsize=1)
@@ -166,7 +170,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
     """
 
     def __init__(self, function: Any) -> None:
-        self._name = f"{function.__module__}.{function.__qualname__}"
+        self._name = _folders.name_kernel(function)
 
     def _file(self, signature: Any, context: Any) -> str:
         """Return the name of the file of a signature on this processor."""
@@ -180,22 +184,36 @@ class KernelCache(NullCache):  # type: ignore[misc]
         with extensions. Only the runtime is needed.
         """
         name = self._file(signature, context)
-        for folder in folders():
+        if (result := self._load(name, context)) is not None:
+            return result
+        _announce()
+        pause, deadline = 0.01, time.monotonic() + _LONGEST_WAIT
+        while not _claim(name) and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
+            if (result := self._load(name, context)) is not None:
+                return result
+        if (result := self._load(name, context)) is not None:
+            release(name)
+        return result
+
+    def _load(self, name: str, context: Any) -> Any:
+        """Return the result of an earlier compilation in a file, or None."""
+        for folder in _folders.folders():
             if (content := _read(folder, name)) is not None:
                 rtsys.initialize(context)
                 # Whatever another version of a library makes of it, it can be compiled.
                 with suppress(Exception):
                     return CompileResult._rebuild(context, *pickle.loads(content))
-        _announce()
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
         """Write the result of a compilation where that is possible."""
-        if result.library.has_dynamic_globals:
-            return
         name = self._file(signature, result.target_context)
-        content = dumps(result._reduce())
-        for folder in folders():
-            with suppress(OSError):
-                _write(folder, name, content)
-                return
+        if not result.library.has_dynamic_globals:
+            content = dumps(result._reduce())
+            for folder in _folders.folders():
+                with suppress(OSError):
+                    _write(folder, name, content)
+                    break
+        release(name)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zindex.arrays import Float64Array, Int32Array, Int64Array
-from zindex.kernels._intrinsics import (
+from zindex.kernels._jit import (
     WIDTH,
     count_bits,
     draw_largest,
@@ -26,13 +26,14 @@ from zindex.kernels._intrinsics import (
     find_errors,
     find_largest,
     find_reaching,
+    inline,
+    jit,
     lend,
     load_lanes,
     raise_lanes,
     set_lane,
     store_lanes,
 )
-from zindex.kernels._jit import inline, jit
 
 #: Padding lanes, below all others.
 NO_LANES = np.full(WIDTH, -np.inf)

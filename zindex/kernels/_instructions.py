@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.core.types.containers import BaseTuple
 from numba.extending import intrinsic
 
-from zindex.kernels._intrinsics import ALIGNMENT, LANES
+from zindex.kernels._jit import ALIGNMENT, LANES
 
 ir = cgutils.ir
 

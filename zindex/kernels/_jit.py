@@ -1,8 +1,9 @@
-"""Compilation of kernels, at their first call.
+"""Compilation of kernels, at their first call, and the intrinsics that they use.
 
 Numba is imported by the first call too, so importing kernels is cheap. ``nogil`` allows Dask's
 threads to run kernels concurrently. ``parallel`` is never used, because its thread pool can crash a
-threaded worker, nor ``fastmath``, because contraction changes results.
+threaded worker, nor ``fastmath``, because contraction changes results. Intrinsics are placeholders
+until a kernel that uses them is compiled.
 """
 
 import os
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import update_wrapper
+from importlib import import_module
 from types import CodeType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -98,7 +100,7 @@ def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
     from numba import njit
     from numba.core.compiler_lock import global_compiler_lock
 
-    from zindex.kernels._cache import KernelCache
+    from zindex.kernels._cache import KernelCache, release_all
 
     dispatcher: Any = njit(nogil=True, **options)(function)
     if function.__module__.startswith(f"{__package__}."):
@@ -114,7 +116,10 @@ def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
         that call their first kernels have raced on a dictionary of its types.
         """
         with _lock, global_compiler_lock:
-            return compile_for_args(*args, **kwargs)
+            try:
+                return compile_for_args(*args, **kwargs)
+            finally:
+                release_all()
 
     dispatcher._compile_for_args = compile_alone
     return dispatcher
@@ -125,6 +130,14 @@ def is_loaded(kernel: Callable[..., Any]) -> bool:
     return getattr(kernel, "_dispatcher", kernel) is not None
 
 
+def is_compiled(kernel: Callable[..., Any]) -> bool:
+    """Return whether this process or an earlier one has compiled a kernel."""
+    from zindex.kernels import _folders
+
+    pattern = f"{_folders.name_kernel(kernel)}-*"
+    return is_loaded(kernel) or any(any(path.glob(pattern)) for path in _folders.folders())
+
+
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a kernel on first call; the Python original stays reachable as ``.py_func``."""
     return cast("Callable[P, R]", _Kernel(function, {}))
@@ -133,3 +146,29 @@ def jit(function: Callable[P, R]) -> Callable[P, R]:
 def inline(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a small helper that is inlined into its callers, so that their loops vectorise."""
     return cast("Callable[P, R]", _Kernel(function, {"inline": "always"}))
+
+
+#: Values of one streaming store, and the alignment of target addresses.
+LANES, ALIGNMENT = 8, 64
+
+#: Lanes of a vector of float64, and of uint32; measured.
+WIDTH, NUM_WORDS = 32, 128
+
+_NAMES = {
+    "_instructions": """
+        call_checksum call_decompress carray claim count_bits fence find_bit lend load_int32
+        load_int64 load_uint32 load_uint8 memcpy pointer pread prefetch store_int64 store_uint8
+        stream_int32 stream_labels_int32 stream_labels_uint16 stream_uint16
+    """,
+    "_lanes": """
+        add_round draw_largest find_errors find_largest find_reaching load_lanes raise_lanes
+        set_lane store_lanes
+    """,
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return Late(lambda: getattr(import_module(f"{__package__}.{_HOMES[name]}"), name))

@@ -13,7 +13,7 @@ from numba.core.types.containers import BaseTuple
 from numba.extending import register_model
 
 from zindex.kernels._instructions import instruction, shuffle, splat
-from zindex.kernels._intrinsics import NUM_WORDS, WIDTH
+from zindex.kernels._jit import NUM_WORDS, WIDTH
 
 ir = cgutils.ir
 

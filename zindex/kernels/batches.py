@@ -7,14 +7,14 @@ and width, so that there is one compiled version.
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array, IntegerArray
-from zindex.kernels._intrinsics import (
+from zindex.arrays import Float32Array, Int64Array, IntegerArray, UInt8Array
+from zindex.kernels._jit import (
     ALIGNMENT,
     LANES,
     claim,
     fence,
+    jit,
     load_int32,
     load_int64,
     store_int64,
@@ -23,11 +23,10 @@ from zindex.kernels._intrinsics import (
     stream_labels_uint16,
     stream_uint16,
 )
-from zindex.kernels._jit import jit
 from zindex.kernels.gather import ROW_NBYTES, WIDTH, _read_span, _widen
 
 #: The tokens, labels and loss mask of a sample.
-Row: TypeAlias = tuple[Int64Array, Int64Array, npt.NDArray[np.float32]]
+Row: TypeAlias = tuple[Int64Array, Int64Array, Float32Array]
 
 #: Fields of a column, an array of integers in memory: its address, values, and bytes of a value,
 #: negative if signed.
@@ -99,12 +98,12 @@ def read_samples(
     rows: Int64Array,
     extra: int,
     pad: int,
-    scratch: npt.NDArray[np.uint8],
+    scratch: UInt8Array,
     stride: int,
     decoder: int,
     tokens: Int64Array,
     labels: Int64Array,
-    loss_mask: npt.NDArray[np.float32],
+    loss_mask: Float32Array,
     next_sample: Int64Array,
 ) -> int:
     """Fill in samples of one dataset until one cannot simply be read; return how many are done.

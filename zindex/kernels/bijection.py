@@ -11,8 +11,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array, IntegerArray, UInt32Array, UInt64Array
 from zindex.errors import PlanError
-from zindex.kernels._intrinsics import NUM_WORDS, add_round, load_lanes, store_lanes
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import NUM_WORDS, add_round, jit, load_lanes, store_lanes
 from zindex.kernels.early import is_early
 
 #: Version of the map, increased if any value of any permutation changes.

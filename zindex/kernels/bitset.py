@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import Int64Array, IntegerArray, UInt64Array
-from zindex.kernels._intrinsics import count_bits
-from zindex.kernels._jit import inline, jit
+from zindex.kernels._jit import count_bits, inline, jit
 
 WORD_BITS = 64
 #: Words of a block: 512 bytes are read to find one number.

@@ -10,17 +10,16 @@ The shares of datasets are weights, or sizes in samples. A blend by sizes draws 
 weights that are the sizes over their sum.
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Float64Array, Int64Array, IntegerArray
+from zindex.arrays import AnyArray, Float64Array, Int64Array, IntegerArray
 from zindex.errors import PlanError
 from zindex.kernels._greedy import BlendState
 
 #: Shape (datasets,): weights of float64 or sizes of int64.
-Shares: TypeAlias = npt.NDArray[Any]
+Shares: TypeAlias = AnyArray
 
 #: Most datasets of one blend.
 MAX_DATASETS = 2**20

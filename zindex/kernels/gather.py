@@ -9,9 +9,10 @@ int64.
 """
 
 from zindex.arrays import Int64Array
-from zindex.kernels._intrinsics import (
+from zindex.kernels._jit import (
     call_checksum,
     call_decompress,
+    jit,
     load_int32,
     load_int64,
     load_uint8,
@@ -22,7 +23,6 @@ from zindex.kernels._intrinsics import (
     store_int64,
     store_uint8,
 )
-from zindex.kernels._jit import jit
 
 #: Fields of an array's record, each an int64.
 #: Rows of the array, of a file and of an inner chunk, and inner chunks of a file.
@@ -37,8 +37,8 @@ USED = 8
 VERIFIED = 9
 #: Bytes of an integer, negative if signed, for widening.
 WIDTH = 10
-#: Address of two int64 per file, the addresses of the offsets and of the sizes of its chunks, if
-#: they are compressed with zstd; otherwise 0.
+#: Address of three int64 per file, the addresses of the offsets, of the sizes and, or 0, of the
+#: checksums of its chunks, if they are compressed with zstd; otherwise 0.
 INDICES = 11
 #: Bytes of the checksum after a compressed chunk.
 CHECKSUM_NBYTES = 12
@@ -187,7 +187,7 @@ def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, d
     ):
         return memory
     store_int64(decoder + 8 * DECODED_RECORD, 0)
-    index = load_int64(record + 8 * INDICES) + 16 * shard
+    index = load_int64(record + 8 * INDICES) + 24 * shard
     nbytes = load_int64(load_int64(index + 8) + 8 * chunk)
     chunk_nbytes = load_int64(record + 8 * CHUNK_LENGTH) * load_int64(record + 8 * ROW_NBYTES)
     stored = memory + chunk_nbytes + SLACK_NBYTES
@@ -201,6 +201,9 @@ def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, d
     if checksum_nbytes and load_int64(record + 8 * VERIFIED):
         found = call_checksum(load_int64(decoder + 8 * CHECKSUM), stored, body)
         if found != load_uint32(stored + body):
+            return 0
+        table = load_int64(index + 16)
+        if table and load_uint32(table + 4 * chunk) != found:
             return 0
     decompress = load_int64(decoder + 8 * DECOMPRESS)
     context = load_int64(decoder + 8 * CONTEXT)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import IntegerArray, UInt32Array, UInt64Array
-from zindex.kernels._intrinsics import prefetch
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import jit, prefetch
 from zindex.kernels.mersenne import KEY_LENGTH, temper_words, twist
 
 #: Targets drawn at a time: 32 KiB, which fit the first-level cache.

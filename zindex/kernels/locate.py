@@ -1,9 +1,8 @@
 """Find the dataset and sample of numbers that count through concatenated datasets."""
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array, IntegerArray
+from zindex.arrays import Int32Array, Int64Array, IntegerArray
 from zindex.kernels._jit import jit
 from zindex.kernels.early import is_early
 
@@ -12,7 +11,7 @@ _ENTRIES_PER_DATASET = 8
 
 
 @jit
-def _fill_table(offsets: Int64Array, shift: int, table: npt.NDArray[np.int32]) -> None:
+def _fill_table(offsets: Int64Array, shift: int, table: Int32Array) -> None:
     """Write the dataset of the first of every ``2**shift`` numbers."""
     dataset = 0
     for entry in range(table.size):
@@ -26,7 +25,7 @@ def _locate(
     numbers: IntegerArray,
     offsets: Int64Array,
     shift: int,
-    table: npt.NDArray[np.int32],
+    table: Int32Array,
     dataset_index: IntegerArray,
     dataset_sample_index: IntegerArray,
 ) -> None:

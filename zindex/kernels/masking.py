@@ -7,9 +7,8 @@ BERT and T5 samples. Source: Megatron Core ``masked_dataset.py``.
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Float64Array, Int64Array, UInt8Array, UInt32Array
+from zindex.arrays import Float64Array, Int64Array, UInt8Array, UInt32Array, UInt64Array
 from zindex.kernels._jit import inline, jit
 from zindex.kernels.random_draws import (
     MEMORY_LENGTH,
@@ -58,7 +57,7 @@ class MaskingScratch(NamedTuple):
     #: Random generator of the sample.
     memory: UInt32Array
     #: Swap targets of a shuffle.
-    targets: npt.NDArray[np.uint64]
+    targets: UInt64Array
     #: Shape (7, tokens + 1): one row for each constant below.
     table: Int64Array
 

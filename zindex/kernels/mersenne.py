@@ -44,8 +44,8 @@ def seed_state(seed: int) -> UInt32Array:
 
     Notes
     -----
-    Law: equal to the key and position of ``RandomState(seed).get_state()``. Cost: 625 steps.
-    Source: Matsumoto and Nishimura, mt19937ar.c (2002), ``init_genrand``.
+    Law: equal to the key and position of ``RandomState(seed).get_state()``, from
+    ``init_genrand`` of Matsumoto and Nishimura, mt19937ar.c (2002).
 
     Examples
     --------
@@ -57,12 +57,8 @@ def seed_state(seed: int) -> UInt32Array:
         raise ConfigError(
             f"a legacy seed must lie in [0, 2**32), got {value}; choose a seed of at most 32 bits"
         )
-    state = np.empty(STATE_LENGTH, np.uint32)
-    for position in range(KEY_LENGTH):
-        state[position] = value
-        value = (1812433253 * (value ^ (value >> 30)) + position + 1) & 0xFFFFFFFF
-    state[KEY_LENGTH] = KEY_LENGTH
-    return state
+    _, key, num_drawn, *_ = np.random.RandomState(value).get_state()
+    return np.append(key, np.uint32(num_drawn))
 
 
 @inline

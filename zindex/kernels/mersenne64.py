@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import IntegerArray, UInt64Array
-from zindex.kernels._intrinsics import prefetch
-from zindex.kernels._jit import inline, jit
+from zindex.kernels._jit import inline, jit, prefetch
 from zindex.kernels.legacy_shuffle import AHEAD, BLOCK
 
 #: Words of one generation.

@@ -10,8 +10,7 @@ import numpy as np
 
 from zindex.arrays import Int32Array, Int64Array, IntegerArray, UInt64Array
 from zindex.errors import PlanError
-from zindex.kernels._intrinsics import find_bit
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import find_bit, jit
 from zindex.kernels.bitset import set_bit
 
 #: Version of the fit and of the order of parts, increased if any packing changes.

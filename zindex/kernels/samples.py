@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import IntegerArray
-from zindex.kernels._intrinsics import prefetch
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import jit, prefetch
 
 #: Documents between the prefetch of a length and its use.
 _AHEAD = 128

@@ -10,8 +10,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array, IntegerArray, UInt16Array, UInt32Array, UInt64Array
 from zindex.errors import PlanError
-from zindex.kernels._intrinsics import prefetch
-from zindex.kernels._jit import inline, jit
+from zindex.kernels._jit import inline, jit, prefetch
 from zindex.kernels.legacy_shuffle import AHEAD, swap_targets
 
 #: Version of both steps, increased if any value of any order changes.

@@ -39,20 +39,20 @@ def warm(*, shared: bool = False) -> Path:
     ConfigError
         If no directory can keep them.
     """
-    from zindex.kernels import _cache
+    from zindex.kernels import _cache, _folders
 
-    _cache.chosen = _cache.SHARED if shared else None
+    _folders.chosen = _folders.SHARED if shared else None
     try:
         _compile_common()
-        kept = [folder for folder in _cache.folders() if folder in _cache.used]
+        kept = [folder for folder in _folders.folders() if folder in _cache.used]
         if not kept:
             raise ConfigError(
                 "a directory for compiled kernels must belong to this user, be writable for nobody "
-                f"else and have room, got {' and '.join(map(str, _cache.folders()))}; "
+                f"else and have room, got {' and '.join(map(str, _folders.folders()))}; "
                 "set NUMBA_CACHE_DIR to another one"
             )
     finally:
-        _cache.chosen = None
+        _folders.chosen = None
     return kept[0]
 
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from zindex.keyed.saving import save_h5 as save_h5
     from zindex.keyed.store import KeyedStore as KeyedStore
     from zindex.keyed.store import Store as Store
-    from zindex.keyed.store_factory import StoreFactory as StoreFactory
     from zindex.keyed.stores import H5Store as H5Store
+    from zindex.keyed.stores import MappedStore as MappedStore
     from zindex.keyed.stores import MmapStore as MmapStore
+    from zindex.keyed.stores import StoreFactory as StoreFactory
     from zindex.keyed.stores import ZarrStore as ZarrStore
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -12,7 +12,7 @@ from zindex.formats.keyed.shards import detect_format
 from zindex.io.objects import PlaceLike
 from zindex.keyed.record_split import RecordSplit
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.store_factory import StoreFactory
+from zindex.keyed.stores import StoreFactory
 from zindex.keyed.train_types import Output, TrainType
 from zindex.samples.batch import SampleBatch, resolve_positions
 from zindex.store.commit import fingerprint as fingerprint_of
@@ -66,8 +66,8 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         load_path
             Its file or folder.
         storage_type
-            ``"h5"``, ``"bin"``, ``"zarr"`` or the name of a registered format; None detects it
-            from the files.
+            ``"h5"``, ``"bin"``, ``"zarr"``, ``"mapped_bin"`` or the name of a registered format;
+            None detects it from the files.
         strict
             Whether keys must agree in every shard; see `KeyedStore.load`.
 

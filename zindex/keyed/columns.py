@@ -1,19 +1,266 @@
 """All values of one key of a store over its shards, and the bounds of its records.
 
-Columns of h5, bin and Zarr stores differ in their readers only: mapped values or `RowReader`.
-Nothing is copied into shared memory: a column pickles as the description of its files.
+Columns of h5, bin and Zarr stores differ in their readers only: extents of files, gathered into
+batches by one kernel call, or `RowReader`. Nothing is copied into shared memory: a column pickles
+as the description of its files.
 """
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int32Array, Int64Array
+from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.keyed_array import KeyedArray, join_records
-from zindex.keyed.mapped_values import ColumnRead, CopySpans, MappedValues, gather_mapped_values
+from zindex.io.local import map_file
+from zindex.kernels import extents
+from zindex.kernels.gather import DESCRIPTORS, USED
+from zindex.store.open_array import OpenArray
+from zindex.store.open_files import table as open_files
 from zindex.store.rows import RowReader, Spans, read_many
+from zindex.store.tokens import FlatFile
+
+_BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
+_SCRATCH_NBYTES = 1 << 17
+
+
+class CopySpans(NamedTuple):
+    """Spans of values and their destinations; reads that share an instance are done together."""
+
+    #: Shape (spans,), int64: values of a column.
+    starts: Int64Array
+    stops: Int64Array
+    #: Shape (spans,), int64: first value of each in the flat target.
+    places: Int64Array
+
+
+class ColumnRead(NamedTuple):
+    """One target to fill with spans of a column, converted to the target's dtype."""
+
+    values: "FileValues | RowReader"
+    spans: CopySpans
+    #: C order, of any shape.
+    target: AnyArray
+    #: Added to the starts and stops of the spans.
+    shift: int = 0
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the reader itself converts to the target's dtype."""
+        kept, wanted = self.values.dtype, self.target.dtype
+        is_truth = wanted == _BOOL and kept.kind != "f" and isinstance(self.values, FileValues)
+        return wanted in (kept, _INT64) or is_truth
+
+    def put(self, values: AnyArray) -> None:
+        """Convert the spans of ``values``, in the shape of the target, and nothing else of it."""
+        flat, source = self.target.reshape(-1), values.reshape(-1)
+        lengths = self.spans.stops - self.spans.starts
+        for place, length in zip(self.spans.places.tolist(), lengths.tolist(), strict=True):
+            flat[place : place + length] = source[place : place + length]
+
+
+class FileValues:
+    """All values of one key, in extents of files that are read by position.
+
+    Values that HDF5 stores in chunks are read into memory at the first read.
+
+    Parameters
+    ----------
+    arrays
+        Of one key, one for each shard, with the same dtype.
+    mapped
+        Whether to map the files: batches take two thirds of the time, but a file that is truncated
+        meanwhile ends the process with SIGBUS.
+
+    Notes
+    -----
+    Pickles as the description of its files, which each process opens at its first read of them. A
+    file that is truncated meanwhile is an error of the reads that need what it has lost.
+    """
+
+    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool = False) -> None:
+        self.mapped = mapped
+        self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
+        self.dtype = np.dtype(self.arrays[0].dtype)
+
+    def __len__(self) -> int:
+        return sum(array.length for array in self.arrays)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped}
+
+    @property
+    def table(self) -> "_Table":
+        """The extents in this process."""
+        table: _Table | None = vars(self).get("_table")
+        if table is None:
+            # Concurrent threads must share one table, whose addresses they use.
+            table = vars(self).setdefault("_table", _Table(self.arrays, mapped=self.mapped))
+        return table
+
+
+class _Table:
+    """A column's extents in this process; keeps their memory alive."""
+
+    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool) -> None:
+        self.mapped = mapped
+        self.dtype = np.dtype(arrays[0].dtype)
+        self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
+        self.places = np.concatenate([array.span_start for array in arrays])
+        self.readers: list[FlatFile] = []
+        self.bound: dict[int, OpenArray] = {}
+        #: Whatever the addresses of `places` and `files` are in, or were.
+        self.owners: list[Any] = []
+        self.file_of = np.full(len(self.places), -1, np.int32)
+        first = 0
+        for array in arrays:
+            stop = first + len(array.span_start)
+            self._add(array, self.places[first:stop], self.file_of[first:stop])
+            first = stop
+        self.files = np.zeros((len(self.readers), 2), np.int64)
+        for number in range(len(self.readers)):
+            self.bind(number)
+        #: The fields that `zindex.kernels.extents` takes from it.
+        self.record = (
+            self.ends.ctypes.data,
+            self.places.ctypes.data,
+            self.file_of.ctypes.data,
+            self.files.ctypes.data,
+            len(self.ends),
+            -self.dtype.itemsize if self.dtype.kind == "i" else self.dtype.itemsize,
+        )
+
+    def _add(self, array: KeyedArray, places: Int64Array, file_of: Int32Array) -> None:
+        """Let the extents of a shard be found: in a file, or at an address."""
+        for number in np.flatnonzero(array.span_start < 0).tolist():
+            copied = array.read(*array.value_offset[number : number + 2].tolist())
+            self.owners.append(copied)
+            places[number] = copied.ctypes.data
+        starts, lengths = array.span_start, np.diff(array.value_offset)
+        in_file = (starts >= 0) & (lengths > 0)
+        if not in_file.any():
+            return
+        try:
+            array.check_unchanged()
+            nbytes = os.stat(array.path).st_size
+        except FileNotFoundError as error:
+            raise StoreNotFoundError(
+                f"{array.path} must still be there, as when the store was described; load it again"
+            ) from error
+        needed = int((starts + lengths * self.dtype.itemsize)[in_file].max())
+        if nbytes < needed:
+            raise SourceError(
+                f"{array.path} must have at least {needed:,} bytes, as when the store was "
+                f"described, it has {nbytes:,}; load the store again"
+            )
+        if self.mapped:
+            content = map_file(array.path, nbytes)
+            self.owners.append(content)
+            places[in_file] += content.ctypes.data
+            return
+        file_of[in_file] = len(self.readers)
+        version = None if array.modified is None else str(array.modified)
+        # All keys of a file share its descriptor.
+        self.readers.append(FlatFile(array.path, nbytes, np.uint8, version))
+
+    def bind(self, number: int) -> OpenArray:
+        """Let kernels find a file's descriptor, and return its state in this process."""
+        array = self.readers[number].bind()
+        if self.bound.get(number) is not array:
+            self.bound[number] = array
+            self.owners.append(array)  # another thread's kernel may still look at the former one
+            self.files[number] = array.records[0, DESCRIPTORS : USED + 1]
+        return array
+
+    def open(self, starts: Int64Array, stops: Int64Array) -> None:
+        """Open the files of spans for kernels; what is wrong is left to the reads."""
+        first = np.searchsorted(self.ends, starts, "right").tolist()
+        last = np.searchsorted(self.ends, stops, "left").tolist()
+        touched = [self.file_of[a : b + 1] for a, b in zip(first, last, strict=True)]
+        for number in {*np.concatenate(touched).tolist()} - {-1}:
+            with suppress(VerificationError, OSError):
+                open_files.open(self.bind(number), 0)
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return values ``[start, stop)``, read span by span."""
+        values = np.empty(stop - start, self.dtype)
+        extent = int(np.searchsorted(self.ends, start, "right"))
+        while start < stop:
+            first = int(self.ends[extent - 1]) if extent else 0
+            length = min(stop, int(self.ends[extent])) - start
+            part = values[len(values) - (stop - start) :][:length].view(np.uint8)
+            place = int(self.places[extent]) + (start - first) * self.dtype.itemsize
+            number = int(self.file_of[extent])
+            self.bind(number)
+            self.readers[number].read(place, place + len(part), part)
+            start += length
+            extent += 1
+        return values
+
+
+def gather_file_values(reads: Sequence[ColumnRead]) -> None:
+    """Fill targets with spans of values in files, by calls of one kernel.
+
+    Parameters
+    ----------
+    reads
+        Direct reads of `FileValues`, with spans inside their columns and targets.
+    """
+    groups: list[tuple[int, ...]] = []
+    firsts: dict[int, tuple[int, int]] = {}
+    spans: list[CopySpans] = []
+    stop = 0
+    for read in reads:
+        values, target = read.values, read.target
+        assert isinstance(values, FileValues)
+        # A file may hold any byte, but torch's booleans must be 0 or 1.
+        form = extents.TRUTH if target.dtype == _BOOL else extents.COPY
+        if form == extents.COPY and target.dtype != values.dtype:
+            form = extents.WIDEN
+        bounds = firsts.get(id(read.spans))
+        if bounds is None:
+            bounds = firsts[id(read.spans)] = (stop, stop + len(read.spans.starts))
+            spans.append(read.spans)
+            stop = bounds[1]
+        # The array interface returns an address in half the time of ctypes.
+        address = target.__array_interface__["data"][0]
+        groups.append((*bounds, read.shift, *values.table.record, address, target.size, form))
+    starts, stops, places = (
+        spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
+    )
+    fields, state = np.array(groups, np.int64), np.zeros(extents.STATE_LENGTH, np.int64)
+    state[0] = -1
+    scratch = np.empty(_SCRATCH_NBYTES, np.uint8)
+    buffer = scratch.__array_interface__["data"][0], _SCRATCH_NBYTES
+    is_first = True
+    while True:
+        ticket = open_files.begin_read()
+        try:
+            if extents.gather_extents(fields, starts, stops, places, *buffer, state):
+                return
+        finally:
+            open_files.end_read(ticket)
+        number, _, span = state[:3].tolist()
+        if is_first:
+            for values, wanted, _, shift in reads:
+                assert isinstance(values, FileValues)
+                values.table.open(wanted.starts + shift, wanted.stops + shift)
+            is_first = False
+            continue
+        # A file has changed, or there are too many to keep them open.
+        values, _, target, shift = reads[number]
+        assert isinstance(values, FileValues)
+        start, stop, place = int(starts[span]) + shift, int(stops[span]) + shift, int(places[span])
+        assert 0 <= place <= place + stop - start <= target.size, "callers check spans"
+        found = values.table.read(start, stop)
+        if target.dtype == _BOOL:
+            found = found.view(f"u{found.itemsize}") != 0
+        target.reshape(-1)[place : place + stop - start] = found
+        state[0] = number + 1
 
 
 class Items(NamedTuple):
@@ -37,7 +284,7 @@ class Column:
 
     key: str
     #: Reader of the values of all records; an array in memory for lengths of items.
-    values: MappedValues | RowReader | Int64Array
+    values: FileValues | RowReader | Int64Array
     #: Record bounds: one more than there are records; None if they are unknown.
     offsets: RowReader | Int64Array | None
     #: If records are groups, the lengths of their items, as a column.
@@ -78,7 +325,7 @@ class Column:
         if self.lengths is None:
             return Items(starts, stops, np.ones(len(records), np.int64))
         first, last = self.lengths.record_spans(records)
-        assert not isinstance(self.lengths.values, MappedValues)
+        assert not isinstance(self.lengths.values, FileValues)
         lengths = read_many([Spans(self.lengths.values, first, last)])[0].astype(np.int64)
         counts = last - first
         ends = np.cumsum(lengths)
@@ -93,15 +340,17 @@ class Column:
         return ColumnRead(self.values, spans, target, shift)
 
 
-def column_of_files(arrays: Sequence[KeyedArray]) -> Column:
-    """Return the column of one key in mapped files, with its record bounds over all shards.
+def column_of_files(arrays: Sequence[KeyedArray], *, mapped: bool = False) -> Column:
+    """Return the column of one key in files, with its record bounds over all shards.
 
     Parameters
     ----------
     arrays
         Of one key, one for each shard, with the same dtype.
+    mapped
+        As of `FileValues`.
     """
-    key, values = arrays[0].key, MappedValues(arrays)
+    key, values = arrays[0].key, FileValues(arrays, mapped=mapped)
     if any(array.item_offset is None for array in arrays):
         return Column(key, values, None)
     records = join_records(arrays)
@@ -127,7 +376,7 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
     VerificationError
         If a chunk of a Zarr store fails its checksum.
     """
-    mapped: list[ColumnRead] = []
+    in_files: list[ColumnRead] = []
     wanted: list[Spans] = []
     converted: list[tuple[ColumnRead, AnyArray]] = []
     for read in reads:
@@ -136,14 +385,14 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
             converted.append((read, source))
             read = read._replace(target=source)
         values, (starts, stops, places), target, shift = read
-        if isinstance(values, MappedValues):
-            mapped.append(read)
+        if isinstance(values, FileValues):
+            in_files.append(read)
         else:
             if shift:
                 starts, stops = starts + shift, stops + shift
             wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
-    if mapped:
-        gather_mapped_values(mapped)
+    if in_files:
+        gather_file_values(in_files)
     read_many(wanted)
     for read, found in converted:
         read.put(found)

@@ -106,7 +106,8 @@ class DatasetFactory:
         stride
             Values from one window to the next; None for ``window_size``.
         storage_type
-            ``"h5"``, ``"bin"``, ``"zarr"`` or a registered format; None detects it from the files.
+            ``"h5"``, ``"bin"``, ``"zarr"``, ``"mapped_bin"`` (see `MappedStore`) or a registered
+            format; None detects it from the files.
         strict
             Whether the keys must agree in every shard; see `KeyedStore.load`.
         mode

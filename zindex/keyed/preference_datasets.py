@@ -9,8 +9,7 @@ import torch
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import read_columns
-from zindex.keyed.mapped_values import CopySpans
+from zindex.keyed.columns import CopySpans, read_columns
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import DPO, GRPO
 from zindex.samples.batch import BatchTensors, SampleBatch, Shapes, allocate_arrays

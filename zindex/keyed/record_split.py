@@ -6,12 +6,10 @@ split is arithmetic on record numbers, without reads.
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array, UInt64Array
+from zindex.arrays import Int8Array, Int64Array, IntegerArray, UInt64Array
 from zindex.errors import ConfigError, PlanError, check_choice
 from zindex.plan.keys import record_split_key
 from zindex.plan.settings import check_whole
@@ -56,7 +54,7 @@ class RecordSplit:
         parse_and_normalize_split(self.split)
         check_whole("seed", self.seed, 0)
 
-    def assign(self, records: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int8]:
+    def assign(self, records: IntegerArray) -> Int8Array:
         """Return the splits of records.
 
         Parameters

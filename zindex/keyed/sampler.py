@@ -111,7 +111,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         self.order = SampleOrder(
             self.num_samples,
             order if shuffle else None,
-            check_whole("seed", seed, 0),
+            seed,
             dataset_fingerprint(data_source) if fingerprint is None else fingerprint,
         )
         #: Steps of one sample per rank.
@@ -120,14 +120,11 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
             check_whole("start_iter", start_iter, 0), self.plan.count_steps(0, self.num_samples)
         )
         start = (check_whole("start_epoch", start_epoch, 0) + num_passes) * self.num_samples
-        # First position of the current (or else the next) iteration, counted over all passes.
-        self._start = start + num_taken * self.num_ranks
-        # Samples of the iteration that this rank has taken, and that the trainer has received:
-        # None until `count_delivered` is called.
-        self._taken = 0
+        # Samples of the iteration that the trainer has received: None until `count_delivered` is
+        # called.
         self._delivered: int | None = None
-        self._is_ended = False
         self._iteration = 0
+        self._begin_at(start + num_taken * self.num_ranks)
 
     def __iter__(self) -> Iterator[int]:
         self._begin_at(self._find_next())
@@ -230,7 +227,9 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
 
     def _begin_at(self, position: int) -> None:
         """Start the next iteration at a position; the current one is no longer counted."""
+        # First position of the current (or else the next) iteration, counted over all passes.
         self._start = position
+        # Samples of the iteration that this rank has taken.
         self._taken = 0
         self._delivered = None if self._delivered is None else 0
         self._is_ended = False

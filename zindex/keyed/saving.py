@@ -147,7 +147,8 @@ def load_bin(file_path: str | os.PathLike[str]) -> dict[str, list[torch.Tensor]]
     -------
     tensors
         One tensor per key and folder, in natural order. Writes to a tensor are private to this
-        process and do not change the file.
+        process and do not change the file; truncating the file ends the process with SIGBUS, which
+        `MmapStore` reports as an error.
 
     Raises
     ------

@@ -13,8 +13,7 @@ from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, SourceError, check_choice
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import Column, read_columns
-from zindex.keyed.mapped_values import CopySpans
+from zindex.keyed.columns import Column, CopySpans, read_columns
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import Output, TrainType
 from zindex.keyed.windows import PackedWindows, StreamWindows, Windows, WindowSpans, divide_spans

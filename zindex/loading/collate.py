@@ -4,19 +4,15 @@ from collections.abc import Mapping
 
 import torch
 
-from zindex.samples.batch import BatchTensors, collate, move_tensor, pin_tensor
+from zindex.samples.batch import BatchTensors, collate, transfer
 
 __all__ = ["collate", "pin", "to_device"]
 
 
 def pin(batch: Mapping[str, torch.Tensor]) -> BatchTensors:
     """Return the tensors of a batch in pinned memory; unchanged without a GPU."""
-    if not torch.cuda.is_available():
-        return BatchTensors(batch)
-    return BatchTensors(
-        (name, tensor if tensor.is_cuda or tensor.is_pinned() else pin_tensor(tensor))
-        for name, tensor in batch.items()
-    )
+    tensors = BatchTensors(batch)
+    return tensors.pin_memory() if torch.cuda.is_available() else tensors
 
 
 def to_device(
@@ -37,6 +33,6 @@ def to_device(
     if target.type == "cuda" and non_blocking:
         batch = pin(batch)
     return BatchTensors(
-        (name, move_tensor(tensor, target, non_blocking=non_blocking))
+        (name, transfer(tensor, lambda part: part.to(target, non_blocking=non_blocking)))
         for name, tensor in batch.items()
     )

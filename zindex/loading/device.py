@@ -174,9 +174,7 @@ def block_diagonal_mask(document_ids: Tensor) -> Tensor:
     return differs.logical_or_(columns > columns[:, None])
 
 
-def document_mask_mod(
-    document_ids: Tensor,
-) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def document_mask_mod(document_ids: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Return the ``mask_mod`` of torch's flex attention for causal attention within documents.
 
     Parameters

@@ -12,8 +12,9 @@ from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, check_choice
 from zindex.loading.collate import collate as stack_samples
 from zindex.loading.data_parallel import find_place
-from zindex.loading.reading import BatchReader, WorkerPool, read_ahead, start_workers
-from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, choose_order, count_samples
+from zindex.loading.order import SampleOrder
+from zindex.loading.reading import BatchReader, WorkerPool, read_ahead
+from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, count_samples
 from zindex.loading.state import dataset_fingerprint
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
@@ -120,10 +121,9 @@ class Loader:
         self._cursor.begin()
         if self._cursor.peek() is None:
             logger.warning(
-                "no batch is left of this run, %d of its %d samples are consumed: to pass over the "
-                "dataset at every iteration, for example for validation, give num_epochs=None",
-                self.consumed_samples,
-                self.plan.pass_length,
+                f"no batch is left of this run, {self.consumed_samples} of its "
+                f"{self.plan.pass_length} samples are consumed: to pass over the dataset at every "
+                "iteration, for example for validation, give num_epochs=None"
             )
         while (step := self._cursor.peek()) is not None:
             batch = self._take()
@@ -155,7 +155,7 @@ class Loader:
         if not self.num_workers:
             return read_ahead(self._reader, ahead, self.prefetch)
         if self._workers is None:
-            self._workers = start_workers(
+            self._workers = WorkerPool(
                 self._reader,
                 num_workers=self.num_workers,
                 prefetch=self.prefetch,
@@ -306,8 +306,8 @@ def loader(
     rank, size = find_place(data_parallel_rank, data_parallel_size)
     num_positions = len(dataset)
     plan = BatchPlan(
-        choose_order(
-            num_positions, shuffle=shuffle, seed=seed, fingerprint=dataset_fingerprint(dataset)
+        SampleOrder(
+            num_positions, "keyed" if shuffle else None, seed, dataset_fingerprint(dataset)
         ),
         count_samples(num_positions, num_epochs, num_samples),
         micro_batch_size,

@@ -256,8 +256,7 @@ class MegatronPretrainingRandomSampler(_RankSampler):
         samples = self._take_own(consumed)
         for start in range(0, len(samples), self.micro_batch_size):
             self.consumed_samples += step
-            batch: list[int] = samples[start : start + self.micro_batch_size].tolist()
-            yield batch
+            yield samples[start : start + self.micro_batch_size].tolist()
 
     def _take_own(self, consumed: int) -> torch.Tensor:
         """Return the remaining samples of this rank in an epoch, in order."""
@@ -291,8 +290,7 @@ class MegatronPretrainingRandomSampler(_RankSampler):
                 order = self._shuffle(size)
                 samples = torch.cat([samples, order[: step - len(samples)]])
             self.consumed_samples += step
-            batch: list[int] = samples[self.data_parallel_rank :: self.data_parallel_size].tolist()
-            yield batch
+            yield samples[self.data_parallel_rank :: self.data_parallel_size].tolist()
 
     @property
     def _num_shuffled(self) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
+from zindex.plan.settings import check_whole
 from zindex.store.commit import fingerprint as fingerprint_of
 
 Order = Literal["keyed", "astrai_randperm"]
@@ -27,6 +28,11 @@ class SampleOrder:
     seed: int = 0
     #: Fingerprint of the dataset.
     dataset: str = ""
+
+    def __post_init__(self) -> None:
+        # Plain ints: fingerprints cannot have numpy's.
+        for name in ("num_positions", "seed"):
+            object.__setattr__(self, name, check_whole(name, getattr(self, name), 0))
 
     @property
     def fingerprint(self) -> str:

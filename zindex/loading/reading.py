@@ -157,12 +157,49 @@ def read_ahead(
         threads.shutdown(wait=not late)
 
 
-@dataclass(slots=True)
 class WorkerPool:
-    """Worker processes that persist between iterations."""
+    """Worker processes, which start with the first batch and persist between iterations.
 
-    loader: torch.utils.data.DataLoader[Any]
-    batches: "_Batches"
+    Parameters
+    ----------
+    reader
+        Reads one batch; each worker has a copy.
+    num_workers
+        Processes, > 0.
+    prefetch
+        Batches prefetched by all workers together.
+    pin_memory
+        Whether this process copies tensors to page-locked memory.
+    context
+        How processes start: ``"fork"``, ``"forkserver"``, ``"spawn"``, a multiprocessing context,
+        or None for the platform's default; ``"forkserver"`` if this process has used an object
+        store, whose clients do not survive a fork.
+    """
+
+    def __init__(
+        self,
+        reader: BatchReader,
+        *,
+        num_workers: int,
+        prefetch: int,
+        pin_memory: bool,
+        context: Any,
+    ) -> None:
+        if context is None and not may_fork():
+            context = "forkserver"
+        self.batches = _Batches()
+        self.loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+            reader,  # type: ignore[arg-type]
+            batch_sampler=self.batches,
+            collate_fn=_keep,
+            num_workers=num_workers,
+            prefetch_factor=max(1, -(-prefetch // num_workers)),
+            persistent_workers=True,
+            pin_memory=pin_memory,
+            multiprocessing_context=context,
+            # A separate generator, so that worker seeds do not advance the one of the model.
+            generator=torch.Generator(),
+        )
 
     def read(self, batches: Iterator[Positions]) -> Iterator[Any]:
         """Return batches in the order of their positions; earlier requests are discarded."""
@@ -185,44 +222,6 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Positions]:
         return self.left
-
-
-def start_workers(
-    reader: BatchReader, *, num_workers: int, prefetch: int, pin_memory: bool, context: Any
-) -> WorkerPool:
-    """Return a pool of worker processes, which start with the first batch.
-
-    Parameters
-    ----------
-    reader
-        Reads one batch; each worker has a copy.
-    num_workers
-        Processes, > 0.
-    prefetch
-        Batches prefetched by all workers together.
-    pin_memory
-        Whether this process copies tensors to page-locked memory.
-    context
-        How processes start: ``"fork"``, ``"forkserver"``, ``"spawn"``, a multiprocessing context,
-        or None for the platform's default; ``"forkserver"`` if this process has used an object
-        store, whose clients do not survive a fork.
-    """
-    if context is None and not may_fork():
-        context = "forkserver"
-    batches = _Batches()
-    loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
-        reader,  # type: ignore[arg-type]
-        batch_sampler=batches,
-        collate_fn=_keep,
-        num_workers=num_workers,
-        prefetch_factor=max(1, -(-prefetch // num_workers)),
-        persistent_workers=True,
-        pin_memory=pin_memory,
-        multiprocessing_context=context,
-        # A separate generator, so that worker seeds do not advance the one of the model.
-        generator=torch.Generator(),
-    )
-    return WorkerPool(loader, batches)
 
 
 def _keep(batch: Any) -> Any:

@@ -251,7 +251,7 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
         fingerprint: str = "",
     ) -> None:
         self.plan = BatchPlan(
-            choose_order(num_positions, shuffle=shuffle, seed=seed, fingerprint=fingerprint),
+            SampleOrder(num_positions, "keyed" if shuffle else None, seed, fingerprint),
             count_samples(num_positions, num_epochs, num_samples),
             micro_batch_size,
             data_parallel_rank,
@@ -338,16 +338,6 @@ class Cursor:
         """Take a step."""
         self.consumed_samples = step.consumed_samples
         self._is_restored = False
-
-
-def choose_order(num_positions: int, *, shuffle: bool, seed: int, fingerprint: str) -> SampleOrder:
-    """Return the order of a loader's passes: keyed if shuffled, else that of the dataset."""
-    return SampleOrder(
-        check_whole("num_positions", num_positions, 0),
-        "keyed" if shuffle else None,
-        check_whole("seed", seed, 0),
-        fingerprint,
-    )
 
 
 def count_samples(

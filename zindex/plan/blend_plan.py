@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
+from zindex.arrays import AnyArray, Float64Array, Int64Array
 from zindex.errors import ConfigError, PlanError, check_choice
 from zindex.plan.build_plan import INT32_MAX, ORDERS, BuildPlan, Order
 from zindex.plan.split import normalize
@@ -67,9 +67,9 @@ class BlendPlan(BuildPlan):
     prefix = "blend"
 
     #: Shape (datasets,), float64: given weights, normalised; sizes over their sum otherwise.
-    weights: npt.NDArray[np.float64]
+    weights: Float64Array
     #: Shape (datasets,), int64: samples of each dataset, all of which are drawn; None if weighted.
-    sizes: npt.NDArray[np.int64] | None
+    sizes: Int64Array | None
     #: Samples of the blend.
     num_samples: int
     order: Order = "megatron"
@@ -164,8 +164,8 @@ class BlendPlan(BuildPlan):
     def from_spec(
         cls,
         spec: Mapping[str, Any],
-        weights: npt.NDArray[np.float64],
-        sizes: npt.NDArray[np.int64] | None,
+        weights: Float64Array,
+        sizes: Int64Array | None,
     ) -> "BlendPlan":
         """Return the plan of a stored blend from its spec, and the shares of its datasets."""
         return cls(
@@ -185,12 +185,12 @@ class BlendPlan(BuildPlan):
         return len(self.weights)
 
     @property
-    def shares(self) -> npt.NDArray[Any]:
+    def shares(self) -> AnyArray:
         """The sizes, or else the weights."""
         return self.weights if self.sizes is None else self.sizes
 
     @cached_property
-    def counts(self) -> npt.NDArray[np.int64]:
+    def counts(self) -> Int64Array:
         """Shape (datasets,), int64: samples that the scalable order draws of each dataset.
 
         The greedy order may differ from these by a few samples.
@@ -236,6 +236,11 @@ class BlendPlan(BuildPlan):
         return (self.dataset_layout, self.sample_layout, *self.share_layouts)
 
     @property
+    def described_sizes(self) -> dict[str, Any]:
+        """Sizes of the blend, for the attributes of its store."""
+        return {"num_samples": self.num_samples, "num_datasets": self.num_datasets}
+
+    @property
     def num_build_rows(self) -> int:
         """Rows that a build computes."""
         return self.num_samples
@@ -259,9 +264,7 @@ class BlendPlan(BuildPlan):
         return spec
 
 
-def largest_remainder(
-    weights: Sequence[float] | npt.NDArray[np.float64], size: int
-) -> npt.NDArray[np.int64]:
+def largest_remainder(weights: Sequence[float] | Float64Array, size: int) -> Int64Array:
     """Return how many of ``size`` samples each dataset gives.
 
     Parameters

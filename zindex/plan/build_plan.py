@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import Int64Array
+from zindex.arrays import DTypeLike, Int64Array
 from zindex.errors import ConfigError, PlanError, check_choice
-from zindex.io.objects import PlaceLike, place_of
+from zindex.io.objects import PlaceLike
 from zindex.plan.keys import RoundKeys, Stage, round_keys
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.commit import StorePlan
@@ -90,38 +89,18 @@ class BuildPlan:
         """Bytes of values to store."""
         return sum(layout.nbytes for layout in self.layouts)
 
-    def layout(self, spec: schema.ArraySpec, length: int, dtype: npt.DTypeLike) -> ArrayLayout:
+    def layout(self, spec: schema.ArraySpec, length: int, dtype: DTypeLike) -> ArrayLayout:
         """Return the layout of one array on the plan's grid."""
         return ArrayLayout.plan(spec, length, dtype, self.grid)
 
     def store_plan(self, folder: PlaceLike) -> StorePlan:
         """Return the store to build: a directory named by split and fingerprint."""
+        return self._nameless_store.named(folder, f"{self.prefix}-{self.split}")
+
+    @cached_property
+    def _nameless_store(self) -> StorePlan:
         spec = self.spec | {"store": self.stored}
-        return name_store(f"{self.prefix}-{self.split}", spec, self.layouts, self.grid, folder)
-
-
-def name_store(
-    prefix: str,
-    spec: Mapping[str, Any],
-    layouts: tuple[ArrayLayout, ...],
-    grid: ChunkGrid | None,
-    folder: PlaceLike,
-) -> StorePlan:
-    """Return the plan of an index store, named by its fingerprint.
-
-    Parameters
-    ----------
-    prefix
-        First part of its name.
-    spec
-        Everything that decides the values.
-    layouts, grid
-        Its arrays, and the chunk grid that they were planned on.
-    folder
-        Directory of the index stores.
-    """
-    nameless = StorePlan(Path(), "index", dict(spec), layouts, grid)
-    return nameless.at(place_of(folder) / f"{prefix}-{nameless.fingerprint[:32]}")
+        return StorePlan(Path(), "index", spec, self.layouts, self.grid)
 
 
 def check_order(order: Order, stored: Stored) -> None:

@@ -91,6 +91,11 @@ class IndexPlan(SplitPlan):
         """Rows that a build computes."""
         return self.num_rows + self.num_samples
 
+    @property
+    def described_sizes(self) -> dict[str, Any]:
+        """Sizes of the index, for the attributes of its store."""
+        return {"num_samples": self.num_samples, "num_documents": self.num_documents}
+
     def epoch_of_sample(self, sample: int) -> int:
         """Return the epoch to which a sample belongs: the one in which it starts.
 

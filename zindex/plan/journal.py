@@ -7,18 +7,23 @@ sources in order: its index, further passes over it, or the remaining tokens of 
 again when the sequence length changed.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, StoreError
+from zindex.store.checked_json import STORED, parse_as
 
 #: Version of the algorithm; bumped when the same edit gives another run.
 EDIT_VERSION = 1
 
 # Names of fields in journals, where they differ.
 _STORED_NAMES = {"consumed": "used", "num_consumed": "num_used"}
+_USED, _NUM_USED = ({STORED: name} for name in _STORED_NAMES.values())
+# Names of stores in the folder of a run.
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class ConsumedFacts:
     first: int
     #: All samples from here on are unconsumed.
     stop: int
-    num_consumed: int
+    num_consumed: int = field(metadata=_NUM_USED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +98,11 @@ class BlendFacts:
     num_samples: int
     seed: int
     #: For every source that may still be drawn from, in ascending order.
-    consumed: tuple[ConsumedFacts, ...] = ()
+    consumed: tuple[ConsumedFacts, ...] = field(default=(), metadata=_USED)
     #: For every source whose tokens were cut again, by the numbers of its index's samples.
     cut: tuple[ConsumedFacts, ...] = ()
     #: Name of the store with the bits of ``consumed`` or ``cut``; None if there are none.
     store: str | None = None
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "BlendFacts":
-        """Return the facts of a journal's row."""
-        values = dict(fields)
-        for name in ("datasets", "weights", "sizes"):
-            values[name] = None if values[name] is None else tuple(values[name])
-        for name, stored in (("consumed", "used"), ("cut", "cut")):
-            values[name] = tuple(
-                ConsumedFacts(row["source"], row["first"], row["stop"], row["num_used"])
-                for row in values.pop(stored)
-            )
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +153,56 @@ class RunState:
         return fields | {"datasets": list(self.datasets[num_given:])}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any], given: Sequence[str]) -> "RunState":
-        """Return the state that `to_json` wrote, of a run of given datasets."""
-        return cls(
-            datasets=(*given, *fields["datasets"]),
-            weights=tuple(fields["weights"]),
-            consumed_tokens=tuple(fields["consumed_tokens"]),
-            sequence_length=fields["sequence_length"],
-            sources=tuple(
-                Source(**{**row, "windows": tuple(row["windows"])}) for row in fields["sources"]
+    def from_json(cls, fields: Any, given: Sequence[str]) -> "RunState":
+        """Return the state that `to_json` wrote, of a run of given datasets; StoreError if not."""
+        state = parse_as(cls, fields, "the state of an edited run")
+        state = replace(state, datasets=(*given, *state.datasets))
+        state.check()
+        return state
+
+    def check(self) -> None:
+        """Refuse a state that no edit leaves: a number of what is not there, or a gap."""
+        num_datasets, num_sources = len(self.datasets), len(self.sources)
+        num_blends = len(self.blends)
+        starts = [0, *(item.stop for item in self.segments)]
+        consumed = [row for blend in self.blends for row in (*blend.consumed, *blend.cut)]
+        drawn = [dataset for blend in self.blends for dataset in blend.datasets]
+        rules = {
+            "a weight and tokens of every dataset": (
+                len(self.weights) == len(self.consumed_tokens) == num_datasets
+                and min((w for w in self.weights if w is not None), default=1) > 0
+                and min(self.consumed_tokens, default=0) >= 0
             ),
-            blends=tuple(map(BlendFacts.from_json, fields["blends"])),
-            segments=tuple(Segment(**row) for row in fields["segments"]),
-            skipped=tuple((row[0], row[1], row[2]) for row in fields["skipped"]),
-        )
+            "a blend, and samples of tokens": num_blends > 0 and self.sequence_length > 0,
+            "segments of its blends without a gap": all(
+                item.start == start <= item.stop
+                and 0 <= item.blend < num_blends
+                and item.offset >= 0
+                for item, start in zip(self.segments, starts, strict=False)
+            ),
+            "sources of its datasets": all(
+                0 <= item.dataset < num_datasets
+                and (item.parent is None or 0 <= item.parent < number)
+                and item.num_samples >= 0
+                and item.sequence_length > 0
+                for number, item in enumerate(self.sources)
+            ),
+            "blends of its datasets and sources": (
+                all(0 <= dataset < num_datasets for dataset in drawn)
+                and all(
+                    0 <= row.source < num_sources and 0 <= row.first <= row.stop for row in consumed
+                )
+                and all(blend.num_samples >= 0 for blend in self.blends)
+            ),
+            "names of folders for its stores": all(
+                blend.store is None or _FOLDER.fullmatch(blend.store) for blend in self.blends
+            ),
+        }
+        failed = [rule for rule, holds in rules.items() if not holds]
+        if failed:
+            raise StoreError(
+                f"the state of an edited run must have {failed[0]}; restore the file of the edit"
+            )
 
 
 def cut_at(segments: Sequence[Segment], position: int) -> tuple[Segment, ...]:

@@ -5,12 +5,12 @@ from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import UInt64Array
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS
 from zindex.plan.split import SPLIT_NAMES
 
-RoundKeys = npt.NDArray[np.uint64]
+RoundKeys = UInt64Array
 
 # Cached keys: a few per dataset and epoch that a process reads.
 _NUM_CACHED = 1 << 14

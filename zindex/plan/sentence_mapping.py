@@ -11,10 +11,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import Int64Array
+from zindex.arrays import Int64Array, UInt64Array
 from zindex.errors import ConfigError, check_choice
 from zindex.kernels.sentence_mapping import SCAN_VERSION, ScanRule, block_rule, sentence_rule
 from zindex.plan.build_plan import UINT32_MAX, CountedPlan, Order, SourceFacts, check_order
@@ -154,7 +153,7 @@ class MappingPlan(CountedPlan):
         num_epochs = max(1, -(-(self.num_requested or 1) // num_rows))
         return np.arange(num_epochs + 1) * num_rows
 
-    def target_key(self, epoch: int) -> npt.NDArray[np.uint64]:
+    def target_key(self, epoch: int) -> UInt64Array:
         """Return the key of the targets of an epoch in the scalable order: shape (2,), uint64."""
         return self.round_keys(Stage.TARGET, epoch)[:2]
 

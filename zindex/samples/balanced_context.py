@@ -170,14 +170,12 @@ class BalancedCPScheduler:
         first_needed = 0
         checks_balance = False
         while buckets:
-            found = None
             for bucket in filter(None, buckets):
                 needed = self.gpus_needed(bucket[0][1])
                 same = [group for group in groups if group.size == needed]
                 if same or num_free >= needed:
-                    found = bucket
                     break
-            if found is None:
+            else:
                 break
             first_needed = first_needed or needed
             if num_free >= needed:
@@ -186,7 +184,7 @@ class BalancedCPScheduler:
                 num_free -= needed
             else:
                 group = min(same, key=lambda member: member.time)
-            sample = found.popleft()
+            sample = bucket.popleft()
             group.samples.append(sample)
             group.time += compute_estimator(sample[1])
             while buckets and not buckets[0]:

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, cast, overload
 from weakref import ref
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from zindex.arrays import AnyArray, BoolArray, Int64Array, UInt8Array
+from zindex.arrays import AnyArray, BoolArray, DTypeLike, Int64Array, IntegerArray, UInt8Array
 from zindex.errors import PlanError
 from zindex.samples.handover import defer, send_deferred
 from zindex.samples.masks import causal_mask, is_causal_mask
@@ -115,7 +114,7 @@ def _pool_nbytes() -> int:
     return sum(block.memory.nbytes for block in list(_pool))
 
 
-def empty_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> AnyArray:
+def empty_array(shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
     """Return an uninitialised array in pooled memory."""
     kind = np.dtype(dtype)
     return empty_bytes(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)
@@ -319,16 +318,12 @@ def _take(name: str, tensor: torch.Tensor, place: int) -> Any:
 
 
 def pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in pinned memory; one that is expanded over the samples stays expanded."""
-    return _transfer(tensor, torch.Tensor.pin_memory)
+    """Return a tensor in pinned memory, unless it is there or on a GPU."""
+    is_done = tensor.is_cuda or tensor.is_pinned()
+    return tensor if is_done else transfer(tensor, torch.Tensor.pin_memory)
 
 
-def move_tensor(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
-    """Return a tensor on a device; one that is expanded over the samples stays expanded."""
-    return _transfer(tensor, lambda part: part.to(device, non_blocking=non_blocking))
-
-
-def _transfer(tensor: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def transfer(tensor: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Return a moved tensor; of one that is expanded over the samples only one sample is moved."""
     if tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0:
         return move(tensor[:1]).expand(tensor.shape)
@@ -456,7 +451,7 @@ def group_samples(which: Int64Array, num_datasets: int) -> tuple[Int64Array, lis
     return rows, slices_at(edges, len(rows))
 
 
-def slices_at(edges: npt.NDArray[np.integer[Any]], size: int) -> list[slice]:
+def slices_at(edges: IntegerArray, size: int) -> list[slice]:
     """Return the slices of ``size`` rows that start at the given edges."""
     starts = edges.tolist()
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], size], strict=True)]

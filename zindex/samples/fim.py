@@ -6,9 +6,8 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array
+from zindex.arrays import ArrayLike, Int64Array, UInt64Array
 from zindex.errors import ConfigError
 
 #: Special tokens that fill-in-the-middle takes.
@@ -24,7 +23,7 @@ class RandomStream:
         Shape (2,), uint64.
     """
 
-    def __init__(self, key: npt.NDArray[np.uint64]) -> None:
+    def __init__(self, key: UInt64Array) -> None:
         self._next_word = np.random.Philox(key=key).random_raw
 
     def draw(self, rate: float) -> bool:
@@ -124,7 +123,7 @@ class MiddleFiller:
         if config.fim_split_sample:
             self.split_token = self.codec.find_id(config.fim_split_sample, "fim_split_sample")
 
-    def fill(self, tokens: Int64Array, key: npt.NDArray[np.uint64]) -> Int64Array:
+    def fill(self, tokens: Int64Array, key: UInt64Array) -> Int64Array:
         """Return a sample with the middles of its texts moved.
 
         Parameters
@@ -179,7 +178,7 @@ class MiddleFiller:
         start, stop = sorted((stream.below(len(text) + 1), stream.below(len(text) + 1)))
         texts = text[:start], text[start:stop], text[stop:]
         prefix, middle, suffix = map(self.codec.encode, texts)
-        parts: list[npt.ArrayLike] = [[self.prefix], prefix, [self.suffix], suffix, [self.middle]]
+        parts: list[ArrayLike] = [[self.prefix], prefix, [self.suffix], suffix, [self.middle]]
         if stream.draw(self.spm_rate):
             parts = [[self.prefix, self.suffix], suffix, [self.middle], prefix]
         return np.concatenate([*parts, middle], dtype=np.int64)
@@ -196,7 +195,7 @@ def _fill_texts(
 
     The separator after an empty text is dropped, unless ``keep_all`` is set.
     """
-    done: list[npt.ArrayLike] = []
+    done: list[ArrayLike] = []
     start = 0
     for stop in np.flatnonzero(tokens == separator).tolist():
         if stop > start:

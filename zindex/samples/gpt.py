@@ -7,14 +7,8 @@ import torch
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
+from zindex.samples import tensors
 from zindex.samples.batch import BatchRequest, SampleBatch, Tensors, empty_array, group_samples
-from zindex.samples.tensors import (
-    make_room,
-    make_text_tensors,
-    order_tensors,
-    pad_texts,
-    plain_masks,
-)
 from zindex.samples.texts import IndexedText, Parts, Texts, cached_rows, choose_samples
 from zindex.store.reader import SampleIndex, can_read_samples, read_samples
 
@@ -34,9 +28,9 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
     if torch.utils.data.get_worker_info() is not None and settings.depends_on_text:
         text = read_plain_text(wanted)
         if text is None:
-            text = pad_texts(read_texts(wanted), settings.pad)
+            text = tensors.pad_texts(read_texts(wanted), settings.pad)
         arguments = Texts.of_text(text), settings, padding, ids, None
-        make = partial(make_text_tensors, *arguments, share_mask=share_mask)
+        make = partial(tensors.make_text_tensors, *arguments, share_mask=share_mask)
         return SampleBatch.of_text(make, len(padding))
     plain = read_plain(wanted, share_mask=share_mask)
     if plain is not None:
@@ -44,7 +38,7 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
     texts = read_texts(wanted)
     epochs = find_epochs(wanted, texts)
     return SampleBatch(
-        make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
+        tensors.make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
     )
 
 
@@ -59,15 +53,15 @@ def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | N
     if not settings.is_plain:
         return None
     size, length = len(wanted.which), settings.sequence_length
-    tensors, arrays = make_room(size, settings, wanted.dataset_ids)
+    batch, arrays = tensors.make_room(size, settings, wanted.dataset_ids)
     if not _read_by_kernel(wanted, (arrays["tokens"], arrays["labels"], arrays["loss_mask"])):
         return None
     if wanted.is_padding.any():
         arrays["loss_mask"][wanted.is_padding] = 0.0
     arrays["position_ids"][:] = np.arange(length)
     if settings.has_masks:
-        tensors["attention_mask"] = plain_masks(size, length, share=share_mask)
-    return order_tensors(tensors)
+        batch["attention_mask"] = tensors.plain_masks(size, length, share=share_mask)
+    return tensors.order_tensors(batch)
 
 
 def read_plain_text(wanted: BatchRequest) -> AnyArray | None:

@@ -4,8 +4,8 @@ from typing import Any, Protocol, TypeGuard
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int32Array
 from zindex.formats.bin_idx import IdxFile
 from zindex.ingest.length_source import LengthSource, count_tokens, digest_array
 from zindex.plan.build_plan import SourceFacts
@@ -45,7 +45,7 @@ def adopt_source(low_level_dataset: StoredDataset, source: LengthSource) -> None
     _sources.setdefault(low_level_dataset, source)
 
 
-def memory_facts(lengths: npt.NDArray[np.int32]) -> SourceFacts:
+def memory_facts(lengths: Int32Array) -> SourceFacts:
     """Return the facts that decide the index of a dataset whose lengths are in memory."""
     values = np.ascontiguousarray(lengths, "<i4")
     digest = digest_array(lambda start, stop: values[start:stop], len(values))

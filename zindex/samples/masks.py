@@ -2,27 +2,14 @@
 
 from collections import OrderedDict
 from contextlib import suppress
-from typing import NamedTuple
 
 import torch
 
 Masks = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]
 
 
-class _CachedMask(NamedTuple):
-    """A shared mask, and torch's count of writes to it when it was made."""
-
-    mask: torch.Tensor
-    version: int
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether there was no write to the mask or to a view of it."""
-        return self.mask._version == self.version
-
-
-# By length and device, the most recent ones.
-_cache: OrderedDict[tuple[int, torch.device], _CachedMask] = OrderedDict()
+# Recent masks by length and device, each with torch's count of writes to it when it was made.
+_cache: OrderedDict[tuple[int, torch.device], tuple[torch.Tensor, int]] = OrderedDict()
 _MAX_CACHED = 4
 
 
@@ -49,25 +36,31 @@ def causal_mask(sequence_length: int, device: torch.device) -> torch.Tensor:
     writes takes less than a microsecond. It misses writes through ``.numpy()`` or ``.data``.
     """
     key = (sequence_length, device)
-    cached = _cache.get(key)
-    if cached is None or not cached.is_unchanged:
+    mask = _find_unchanged(key)
+    if mask is None:
         # Tensors made in inference mode do not count writes.
         with torch.inference_mode(False):
             positions = torch.arange(sequence_length, device=device)
             mask = (positions > positions[:, None]).unsqueeze(0)
-        cached = _cache[key] = _CachedMask(mask, mask._version)
+        _cache[key] = mask, mask._version
         if len(_cache) > _MAX_CACHED:
             with suppress(KeyError):  # another thread removed it first
                 _cache.popitem(last=False)
-    return cached.mask
+    return mask
+
+
+def _find_unchanged(key: tuple[int, torch.device]) -> torch.Tensor | None:
+    """Return a cached mask, unless there was a write to it or to a view of it."""
+    mask, version = _cache.get(key, (None, 0))
+    return None if mask is None or mask._version != version else mask
 
 
 def is_causal_mask(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is a view of the mask that `causal_mask` shares for its length."""
-    cached = _cache.get((tensor.shape[-1], tensor.device)) if tensor.dim() else None
-    if cached is None or not cached.is_unchanged:
+    mask = _find_unchanged((tensor.shape[-1], tensor.device)) if tensor.dim() else None
+    if mask is None:
         return False
-    whole = cached.mask[0]
+    whole = mask[0]
     is_whole = tensor.shape[-2:] == whole.shape and tensor.stride()[-2:] == whole.stride()
     return is_whole and tensor.data_ptr() == whole.data_ptr() and tensor.dtype == whole.dtype
 

@@ -3,16 +3,9 @@
 import numpy as np
 
 from zindex.errors import VerificationError
+from zindex.samples import tensors
 from zindex.samples.batch import BatchRequest, SampleBatch
 from zindex.samples.gpt import find_epochs
-from zindex.samples.tensors import (
-    document_masks,
-    fill_boundaries,
-    fill_provenance,
-    fill_tokens,
-    make_room,
-    order_tensors,
-)
 from zindex.samples.texts import ChosenSamples, Parts, Texts, choose_samples
 
 
@@ -23,16 +16,16 @@ def make_packed_batch(wanted: BatchRequest) -> SampleBatch:
     """
     texts, settings = read_packed_texts(wanted), wanted.open_text(wanted.which[0]).settings
     size, length = len(texts.rows), settings.sequence_length
-    tensors, arrays = make_room(size, settings, wanted.dataset_ids)
+    batch, arrays = tensors.make_room(size, settings, wanted.dataset_ids)
     epochs = find_epochs(wanted, texts)
     if epochs is not None:
-        fill_provenance(arrays, texts, epochs)
-    fill_tokens(arrays, texts.tokens)
+        tensors.fill_provenance(arrays, texts, epochs)
+    tensors.fill_tokens(arrays, texts.tokens)
     # Boundaries are the starts of documents, and the start of padding if there is any.
     num_inputs = np.minimum(texts.num_tokens, length)
     counts = np.bincount(texts.owners, minlength=size)
     columns = np.arange(len(texts.owners)) - texts.first_parts[texts.owners]
-    starts = fill_boundaries(
+    starts = tensors.fill_boundaries(
         arrays,
         np.append(texts.rows[texts.owners], texts.rows),
         np.append(columns, counts),
@@ -50,8 +43,8 @@ def make_packed_batch(wanted: BatchRequest) -> SampleBatch:
     if settings.eod_mask_loss:
         loss_mask[arrays["tokens"] == settings.eod] = 0.0
     if settings.has_masks:
-        tensors["attention_mask"] = document_masks(starts)
-    return SampleBatch(order_tensors(tensors))
+        batch["attention_mask"] = tensors.document_masks(starts)
+    return SampleBatch(tensors.order_tensors(batch))
 
 
 def read_packed_texts(wanted: BatchRequest) -> Texts:

@@ -31,14 +31,12 @@ _ROWS_PER_REQUEST = 64
 _DOCUMENT_SHIFT = 32
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class _CacheEntry:
     """Number of requests for an array, and its rows once they are cached."""
 
-    __slots__ = ("__weakref__", "num_requests", "rows")
-
-    def __init__(self) -> None:
-        self.num_requests = 0
-        self.rows: AnyArray | None = None
+    num_requests: int = 0
+    rows: AnyArray | None = None
 
 
 # Entries are dropped with their readers.

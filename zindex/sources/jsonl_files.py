@@ -7,12 +7,11 @@ from itertools import accumulate, pairwise
 from typing import Any, Self
 
 from zindex.errors import SourceError
-from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_exactly, parse_object
+from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
 from zindex.io.file_list import SourceFile, list_files
-from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -73,7 +72,7 @@ class JsonlFiles(PartFiles):
             If the file cannot be read.
         """
         url = self.part_url(part)
-        parse: Callable[[bytes], Any] = parse_exactly if self._is_exact else loads
+        parse: Callable[[bytes], Any] = parse_object if self._is_exact else loads
         try:
             chunks, start, stop, line = self._open_part(part)
             with closing(chunks):
@@ -111,7 +110,7 @@ class JsonlFiles(PartFiles):
     ) -> dict[str, Any] | None:
         """Return the sample of a line that the fast parser refused; None if it is skipped."""
         try:
-            sample = (parse_exactly if self._is_exact else parse_object)(lines[index])
+            sample = parse_object(lines[index])
         except SourceError as error:
             # Each line before it ends in one more byte.
             offset = first + sum(map(len, lines[:index])) + index

@@ -1,17 +1,83 @@
-"""Files of raw samples: their partition into parts, and wrappers that convert."""
+"""Files of raw samples: their partition into parts, wrappers that convert, reports of damage."""
 
 import copy
+import logging
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile
-from zindex.sources.damage_log import DamageLog
 from zindex.store.commit import fingerprint
+
+logger = logging.getLogger(__name__)
+
+OnDamage = Literal["error", "skip"]
+
+
+class DamageLog:
+    """The damage of one source, found in this process.
+
+    Parameters
+    ----------
+    what
+        Expected content of each file, for messages.
+    on_damage
+        ``"error"`` raises; ``"skip"`` counts, and logs once per file.
+
+    Raises
+    ------
+    ConfigError
+        If ``on_damage`` is neither.
+    """
+
+    def __init__(self, what: str, on_damage: OnDamage) -> None:
+        check_choice("on_damage", on_damage, get_args(OnDamage))
+        self.what = what
+        self.on_damage = on_damage
+        #: Skipped samples, or rests of files.
+        self.num_skipped = 0
+        self._logged: set[str] = set()
+
+    def report(
+        self, url: str, damage: DamageError, left_out: str, *, what: str | None = None
+    ) -> None:
+        """Raise for damage, or count it.
+
+        Parameters
+        ----------
+        url
+            The file.
+        damage
+            The reason and its byte.
+        left_out
+            What is skipped because of it.
+        what
+            Expected content of this file, if it differs.
+
+        Raises
+        ------
+        SourceError
+            Unless damage is skipped.
+        """
+        place = f"{url} must be {what or self.what}, but at byte {damage.offset:,} {damage.reason}"
+        if self.on_damage == "error":
+            raise SourceError(
+                f"{place}; restore the file, or leave out {left_out} with on_damage='skip' "
+                "(--on-damage skip)"
+            )
+        self.num_skipped += 1
+        if url not in self._logged:
+            self._logged.add(url)
+            logger.warning(
+                f"{place}; left out: {left_out}, and what else is damaged in this file, which is "
+                "counted in num_skipped and not logged again"
+            )
+
 
 #: A path, or several of them.
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

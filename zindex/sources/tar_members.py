@@ -7,16 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from zindex.errors import SourceError
-from zindex.formats.tar_headers import (
-    BLOCK_NBYTES,
-    DIRECTORY,
-    EXTENSIONS,
-    LINKS,
-    MAX_EXTENSION_NBYTES,
-    REGULAR,
-    Extension,
-    read_header,
-)
+from zindex.formats import tar_headers
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_local
 from zindex.io.file_list import SourceFile
@@ -81,7 +72,7 @@ class FileBuffer(ArchiveBuffer):
         """Read the buffer; see `ArchiveBuffer`."""
         if start + nbytes > self.nbytes:
             raise ended(start, nbytes, self.nbytes)
-        if nbytes > BLOCK_NBYTES:
+        if nbytes > tar_headers.BLOCK_NBYTES:
             self.ahead_nbytes = min(nbytes, _MAX_AHEAD_NBYTES)
         wanted = max(nbytes, self.step_nbytes, self.ahead_nbytes)
         blocks: list[bytes] = []
@@ -165,21 +156,21 @@ def iterate_members(
         If the rest of the archive cannot be read.
     """
     start = position
-    extension: Extension | None = None
+    extension: tar_headers.Extension | None = None
     while True:
         at = position - archive.base
-        if not 0 <= at <= len(archive.buffer) - BLOCK_NBYTES:
-            archive.cover(position, BLOCK_NBYTES)
+        if not 0 <= at <= len(archive.buffer) - tar_headers.BLOCK_NBYTES:
+            archive.cover(position, tar_headers.BLOCK_NBYTES)
             at = 0
         try:
-            header = read_header(archive.buffer, at)
+            header = tar_headers.read_header(archive.buffer, at)
         except SourceError as error:
             raise DamageError(str(error), position) from None
         if header is None:
             archive.end = position
             return
         raw, nbytes, kind = header
-        if kind in REGULAR:
+        if kind in tar_headers.REGULAR:
             sparse = False
             if extension is not None:
                 raw = raw if extension.name is None else extension.name
@@ -195,27 +186,27 @@ def iterate_members(
                 yield start, name, DamageError(reason, start)
             else:
                 if with_content:
-                    stop = at + BLOCK_NBYTES + nbytes
+                    stop = at + tar_headers.BLOCK_NBYTES + nbytes
                     if stop > len(archive.buffer):
-                        archive.cover(position, BLOCK_NBYTES + nbytes)
-                        at, stop = 0, BLOCK_NBYTES + nbytes
-                    content = archive.buffer[at + BLOCK_NBYTES : stop]
+                        archive.cover(position, tar_headers.BLOCK_NBYTES + nbytes)
+                        at, stop = 0, tar_headers.BLOCK_NBYTES + nbytes
+                    content = archive.buffer[at + tar_headers.BLOCK_NBYTES : stop]
                 yield start, name, content
-            position += BLOCK_NBYTES + (nbytes + 511 & -512)
+            position += tar_headers.BLOCK_NBYTES + (nbytes + 511 & -512)
             start = position
             continue
-        position += BLOCK_NBYTES
-        if kind == DIRECTORY:
+        position += tar_headers.BLOCK_NBYTES
+        if kind == tar_headers.DIRECTORY:
             start, extension = position, None
-        elif kind in LINKS:
+        elif kind in tar_headers.LINKS:
             name = (extension.name if extension and extension.name else raw).decode(
                 "utf-8", "surrogateescape"
             )
-            reason = f"there is {LINKS[kind]} {name[:200]!r}, which is not followed"
+            reason = f"there is {tar_headers.LINKS[kind]} {name[:200]!r}, which is not followed"
             yield start, name, DamageError(reason, start)
             start, extension = position, None
         else:
-            extension = extension or Extension()
+            extension = extension or tar_headers.Extension()
             _take_extension(archive, position, nbytes, kind, extension)
             position += nbytes + 511 & -512
 
@@ -232,20 +223,25 @@ def _refuse(name: str, nbytes: int) -> str | None:
 
 
 def _take_extension(
-    archive: ArchiveBuffer, position: int, nbytes: int, kind: int, extension: Extension
+    archive: ArchiveBuffer, position: int, nbytes: int, kind: int, extension: tar_headers.Extension
 ) -> None:
     """Apply an extended header to the member after it; DamageError if its kind is unknown."""
-    if kind not in EXTENSIONS:
+    if kind not in tar_headers.EXTENSIONS:
         text = "a sparse member" if kind == ord("S") else f"a member of kind {chr(kind)!r}"
-        raise DamageError(f"there is {text}, which is not supported", position - BLOCK_NBYTES)
-    if nbytes > MAX_EXTENSION_NBYTES:
+        raise DamageError(
+            f"there is {text}, which is not supported", position - tar_headers.BLOCK_NBYTES
+        )
+    if nbytes > tar_headers.MAX_EXTENSION_NBYTES:
         reason = f"there is an extended header of {nbytes:,} bytes"
-        raise DamageError(f"{reason}, more than {MAX_EXTENSION_NBYTES:,}", position - BLOCK_NBYTES)
+        raise DamageError(
+            f"{reason}, more than {tar_headers.MAX_EXTENSION_NBYTES:,}",
+            position - tar_headers.BLOCK_NBYTES,
+        )
     archive.cover(position, nbytes)
     try:
         extension.take(kind, archive.buffer[:nbytes])
     except SourceError as error:
-        raise DamageError(str(error), position - BLOCK_NBYTES) from None
+        raise DamageError(str(error), position - tar_headers.BLOCK_NBYTES) from None
 
 
 def check_rest(archive: ArchiveBuffer) -> None:

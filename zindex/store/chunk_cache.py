@@ -51,8 +51,8 @@ class ChunkCache:
         self._cached: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._nbytes = 0
         self._requested: dict[Key, Future[Any]] = {}
-        #: Array and shard whose chunks are known to be regular; a few bytes each.
-        self.regular: set[Key] = set()
+        #: Indices of shards whose chunks are known to be regular: four bytes a chunk.
+        self.regular: dict[Key, Any] = {}
         #: Of each array the last chunk read, and the number of sequential reads before it.
         self.runs: dict[Any, tuple[int, int]] = {}
         self._counts = dict.fromkeys(ReaderStatistics.__dataclass_fields__, 0)

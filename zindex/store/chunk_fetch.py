@@ -3,10 +3,12 @@
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
@@ -15,6 +17,7 @@ from zindex.io.object_calls import GROUP
 from zindex.io.objects import ObjectPath
 from zindex.io.request_threads import wait_for
 from zindex.store.chunk_cache import Key, cache, is_worth_another_try
+from zindex.store.receipts import check_receipt
 from zindex.store.shard import REMEDY, ArrayFiles, ShardIndex, decode_chunk, decode_index
 
 #: Chunks at most ``GAP_NBYTES`` apart share a request of at most ``REQUEST_NBYTES``: at 30 ms a
@@ -22,6 +25,7 @@ from zindex.store.shard import REMEDY, ArrayFiles, ShardIndex, decode_chunk, dec
 GAP_NBYTES, REQUEST_NBYTES = 64 << 10, 4 << 20
 # Bytes that are prefetched for a sequential reader.
 _AHEAD_NBYTES = 8 << 20
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +152,7 @@ def _fetch_shard(array: RemoteArray, shard: int, chunks: list[int], kept: bool) 
 def _locate(array: RemoteArray, chunks: list[int], index: ShardIndex | None) -> list[Part]:
     """Return the positions of chunks of one shard: by its index, or else regular ones."""
     num_chunks = array.form.chunks_per_shard
-    if index is None:
+    if index is None or not len(index.offsets):
         nbytes = array.form.stride
         return [Part(chunk, chunk % num_chunks * nbytes, nbytes) for chunk in chunks]
     return [
@@ -178,7 +182,7 @@ def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool)
     left = {part.number for request in requests for part in request.parts}
     try:
         contents = _get(array, shard, requests)
-        index = None if array.is_compressed else _shard_index(array, shard)
+        index = _shard_index(array, shard)
         for request, content in zip(requests, contents, strict=True):
             for part in request.parts:
                 start = part.offset - request.start
@@ -194,22 +198,25 @@ def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool)
 
 
 def _decode(
-    array: RemoteArray, shard: int, part: Part, stored: memoryview, index: ShardIndex | None
+    array: RemoteArray, shard: int, part: Part, stored: memoryview, index: ShardIndex
 ) -> AnyArray:
     """Return the values of a chunk, from its position in the index if that differs."""
-    right = part if index is None else _locate(array, [part.number], index)[0]
+    [right] = _locate(array, [part.number], index)
+    chunk = part.number % array.form.chunks_per_shard
     if right == part:
         # Bytes may be corrupted in transit; a second request returns what is stored.
         with suppress(VerificationError):
-            return _decode_stored(array, shard, part.number, stored)
+            return _decode_stored(array, shard, chunk, stored, index)
     [again] = _get(array, shard, [Request(right.offset, right.offset + right.nbytes, [right])])
-    return _decode_stored(array, shard, part.number, again)
+    return _decode_stored(array, shard, chunk, again, index)
 
 
-def _decode_stored(array: RemoteArray, shard: int, chunk: int, stored: memoryview) -> AnyArray:
+def _decode_stored(
+    array: RemoteArray, shard: int, chunk: int, stored: memoryview, index: ShardIndex
+) -> AnyArray:
     """Return the values of the stored bytes of a chunk."""
-    chunk %= array.form.chunks_per_shard
-    return decode_chunk(array.form, shard, chunk, stored, check=array.is_checked)
+    check, checksums = array.is_checked, index.checksums
+    return decode_chunk(array.form, shard, chunk, stored, check=check, checksums=checksums)
 
 
 def _get(array: RemoteArray, shard: int, requests: list[Request]) -> list[memoryview]:
@@ -224,21 +231,23 @@ def _get(array: RemoteArray, shard: int, requests: list[Request]) -> list[memory
     return contents
 
 
-def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
-    """Return a shard's index, fetched once; None if its chunks are regular."""
-    if (array, shard) in cache.regular:
-        return None
+def _shard_index(array: RemoteArray, shard: int) -> ShardIndex:
+    """Return a shard's index, fetched once; without positions if its chunks are regular."""
+    index: ShardIndex | None = cache.regular.get((array, shard))
+    if index is not None:
+        return index
     key = (array, -1 - shard)
     found, mine = cache.claim([key])
     if not mine and is_worth_another_try(found[key]):
         found, mine = cache.claim([key])
     if not mine:
-        known: ShardIndex | None = _result(found[key])
-        return known
-    index: ShardIndex | None = None
+        index = _result(found[key])
+        assert index is not None
+        return index
     try:
         # Another thread may have found out since the caller asked.
-        if (array, shard) not in cache.regular:
+        index = cache.regular.get((array, shard))
+        if index is None:
             try:
                 index = _fetch_index(array, shard)
             except VerificationError:
@@ -246,24 +255,26 @@ def _shard_index(array: RemoteArray, shard: int) -> ShardIndex | None:
     except BaseException as error:
         cache.fail(key, error)
         raise
-    if index is not None and index.is_regular(array.form, shard):
-        cache.regular.add((array, shard))
-        index = None
+    if len(index.offsets) and index.is_regular(array.form, shard):
+        index = cache.regular[array, shard] = replace(index, offsets=_NONE, lengths=_NONE)
     # That of chunks which are not compressed is looked at once.
-    nbytes = 0 if index is None else index.offsets.nbytes + index.lengths.nbytes
+    nbytes = index.offsets.nbytes + index.lengths.nbytes
     cache.complete(key, index, nbytes, kept=array.is_compressed)
     return index
 
 
 def _fetch_index(array: RemoteArray, shard: int) -> ShardIndex:
     """Return the index of a shard, read from the store."""
-    path = array.shard_path(shard)
+    path, form = array.shard_path(shard), array.form
     try:
-        tail = object_client.get_tail(path, array.form.index_nbytes)
+        tail = object_client.get_tail(path, form.tail_nbytes(shard))
     except FileNotFoundError:
         raise VerificationError(f"shard {path} is missing; {REMEDY}") from None
     cache.count(num_requests=1, nbytes=len(tail.content))
-    return decode_index(array.form, shard, tail.content, tail.nbytes)
+    index = decode_index(form, shard, tail.content, tail.nbytes)
+    proof = tail.content if form.table else None
+    check_receipt(array.root, form, array.version, shard, tail.nbytes, proof)
+    return index
 
 
 def _fetch_ahead(array: RemoteArray, chunks: Int64Array) -> None:

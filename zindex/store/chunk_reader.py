@@ -7,14 +7,15 @@ crc32c when a process first touches it. Readers hold no file across ``fork`` or 
 import errno
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import ConfigError, VerificationError
-from zindex.io.local import reading, unreadable
+from zindex.errors import VerificationError, check_choice
+from zindex.io.system_errors import reading, unreadable
 from zindex.store.codecs import checksum
 from zindex.store.layout import ArrayLayout
 from zindex.store.open_array import OpenArray, OpenFile
@@ -27,12 +28,6 @@ Verify = Literal["first", "always", "never"]
 
 # Buffers of one call, and checked chunks, which should still be in the CPU cache then.
 _MAX_IOVEC, _MAX_CHECKED = 512, 32
-
-
-def check_verify(verify: str) -> None:
-    """Refuse an unknown choice of `Verify`."""
-    if verify not in get_args(Verify):
-        raise ConfigError(f"verify must be 'first', 'always' or 'never', got {verify!r}")
 
 
 class FileReader(RowReader):
@@ -59,9 +54,12 @@ class FileReader(RowReader):
         verify: Verify = "first",
     ) -> None:
         super().__init__(layout)
-        check_verify(verify)
+        check_choice("verify", verify, get_args(Verify))
         self.root: Any = root
-        self.form = form = ArrayFiles.of(layout) if isinstance(layout, ArrayLayout) else layout
+        form = ArrayFiles.of(layout) if isinstance(layout, ArrayLayout) else layout
+        if form.ours and not form.table and verify == "always":
+            form = replace(form, gathered=True)
+        self.form = form
         self.version = version
         self.verify: Verify = verify
         # Copies of what short reads need, where every attribute look-up counts.
@@ -200,8 +198,12 @@ class FileReader(RowReader):
         if self._trusting:
             return
         for chunk, part, stored in zip(chunks, parts, checksums, strict=True):
-            if checksum(part) != int.from_bytes(stored, "little"):
+            found = checksum(part)
+            if found != int.from_bytes(stored, "little"):
                 raise file.array.damaged(f"chunk {chunk} of {file.where} fails its checksum")
+            if file.checksums is not None and found != file.checksums[chunk]:
+                where = f"chunk {chunk} of {file.where}"
+                raise file.array.damaged(f"{where} is not the one that was committed")
         table.mark_verified(file, chunks)
 
     def _read_part(self, file: OpenFile, chunk: int, skip: int, part: memoryview) -> None:
@@ -218,7 +220,10 @@ class FileReader(RowReader):
             offset, nbytes = file.span(chunk)
             stored = memoryview(bytearray(nbytes))
             file.read([stored], offset)
-            values = decode_chunk(self.form, file.shard, chunk, stored, check=not self._trusting)
+            check, checksums = not self._trusting, file.checksums
+            values = decode_chunk(
+                self.form, file.shard, chunk, stored, check=check, checksums=checksums
+            )
             if not self._trusting:
                 table.mark_verified(file, (chunk,))
             if not self._plain:

@@ -24,8 +24,6 @@ from zindex.errors import VerificationError
 
 Buffer = bytes | bytearray | memoryview
 CRC_NBYTES = 4
-# Bytes by which a frame of incompressible values is longer, at most, with their 128th part.
-_SLACK_NBYTES = 512
 _COMPRESSORS = ("zstd", "blosc", "gzip")
 _BLOSC_HEADER_NBYTES = 16
 _ZSTD_MAGIC = 0xFD2FB528
@@ -36,6 +34,11 @@ def checksum(buffer: Buffer) -> int:
     """Return the crc32c of a buffer."""
     # The C function refuses memoryviews, but accepts an array view of the same bytes.
     return int(google_crc32c.value(np.frombuffer(buffer, np.uint8)))
+
+
+def most_nbytes(nbytes: int) -> int:
+    """Return the most bytes of a compressed chunk: incompressible values become a little longer."""
+    return nbytes + nbytes // 128 + 1024
 
 
 @cache
@@ -66,7 +69,7 @@ def compress_chunks(chunks: Iterable[AnyArray], nbytes: int, level: int) -> Iter
         return
     library, pointer, size = functions[0], ctypes.c_void_p, ctypes.c_size_t
     context = pointer(library.ZSTD_createCCtx())
-    frame = np.empty(nbytes + nbytes // 128 + _SLACK_NBYTES, np.uint8)
+    frame = np.empty(most_nbytes(nbytes), np.uint8)
     target = pointer(frame.ctypes.data), size(frame.nbytes)
     try:
         for chunk in chunks:

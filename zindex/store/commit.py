@@ -14,10 +14,8 @@ A valid shard is its own receipt, so repeating an interrupted build resumes it.
 import hashlib
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from zindex.errors import (
@@ -26,19 +24,30 @@ from zindex.errors import (
     StoreError,
     StoreNotFoundError,
     VerificationError,
+    shorten,
 )
 from zindex.io import files
-from zindex.io.objects import Place
-from zindex.store.layout import ArrayLayout, ChunkGrid
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.io.request_threads import map_in_threads
+from zindex.store.checked_json import MAX_SIZE, Facts, parse_as
+from zindex.store.layout import DATA_TYPES, ArrayLayout, ChunkGrid, parse_layouts
+from zindex.store.places import MANIFEST_KEY as MANIFEST_KEY
+from zindex.store.places import PLAN_KEY as PLAN_KEY
+from zindex.store.places import ROOT_KEY as ROOT_KEY
+from zindex.store.places import check_place
 from zindex.store.shard import REMEDY, Receipt
 
-ROOT_KEY = "zarr.json"
-PLAN_KEY = "_zindex/plan.json"
-MANIFEST_KEY = "_zindex/manifest.json"
-#: Version of every description and layout written by this package; bumped when bytes change.
-FORMAT_VERSION = 1
-# Threads that write the metadata of a store.
-_NUM_WRITERS = 8
+#: Version of every description and layout written by this package; bumped when bytes change. In
+#: version 1 shards have no table of checksums.
+FORMAT_VERSION = 2
+# Facts of a store and their types.
+_KINDS: dict[str, Any] = {
+    "kind": str,
+    "fingerprint": str,
+    "spec": dict,
+    "arrays": list,
+    "grid": dict | None,
+}
 
 
 def canonical_json(value: Any) -> str:
@@ -127,6 +136,10 @@ class StorePlan:
         plan.__dict__["fingerprint"] = self.fingerprint
         return plan
 
+    def named(self, folder: PlaceLike, prefix: str) -> "StorePlan":
+        """Return the same plan for the directory of a folder that prefix and fingerprint name."""
+        return self.at(place_of(folder) / f"{prefix}-{self.fingerprint[:32]}")
+
     @property
     def num_shards(self) -> int:
         """Shards of the finished store."""
@@ -147,7 +160,7 @@ class StorePlan:
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``plan.json``, without its digest."""
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": FORMAT_VERSION if any(item.table for item in self.layouts) else 1,
             "kind": self.kind,
             "fingerprint": self.fingerprint,
             "spec": self.spec,
@@ -159,7 +172,7 @@ class StorePlan:
         """Return this plan with the layouts of a ``plan.json`` of the same fingerprint."""
         return replace(
             self,
-            layouts=tuple(ArrayLayout.from_json(fields) for fields in stored["arrays"]),
+            layouts=parse_layouts(stored["arrays"], self.root),
             grid=None if stored["grid"] is None else ChunkGrid.from_json(stored["grid"]),
         )
 
@@ -189,14 +202,17 @@ def begin_store(plan: StorePlan) -> StorePlan:
     ------
     FingerprintMismatchError
         If the place holds other content, or files that zindex did not write.
-    StoreError
+    StoreUnwritableError
         If the file system has too little space for the missing shards; compressed arrays do not
         count, as their size is unknown.
     VerificationError
         If the existing plan fails its digest.
     """
+    for layout in plan.layouts:
+        layout.check()
     path = plan.root / PLAN_KEY
-    check_place(plan.root)
+    check_place(plan.root, plan.layouts)
+    files.make_folder(plan.root.parent)
     is_new = files.write_once(path, [plan_file(plan)])
     if not is_new:
         stored = read_plan(plan.root)
@@ -213,27 +229,8 @@ def begin_store(plan: StorePlan) -> StorePlan:
         for layout in plan.layouts
         if layout.num_shards and layout.codec == "none"
     )
-    free = files.free_nbytes(plan.root)
-    if free is not None and needed > free:
-        raise StoreError(
-            f"{plan.root} needs {needed:,} bytes more but its file system has {free:,} free; "
-            "make room or choose another place"
-        )
+    files.check_room(plan.root, needed)
     return plan
-
-
-def check_place(root: Place) -> None:
-    """Refuse a place that is a file or holds files that zindex did not write."""
-    # Listed before the plan is checked: another builder writes its plan before its shards.
-    names, path = files.list_names(root), root / PLAN_KEY
-    if not names and isinstance(root, Path) and root.is_file():
-        raise FingerprintMismatchError(
-            f"{root} must be a directory, it is a file; choose another place"
-        )
-    if names - {path.parent.name} and not files.exists(path):
-        raise FingerprintMismatchError(
-            f"{root} must be empty or a zindex store, it holds other files; choose another place"
-        )
 
 
 def plan_file(plan: StorePlan) -> bytes:
@@ -267,9 +264,9 @@ def commit_store(
     keys = [layout.shard_key(i) for layout in plan.layouts for i in range(layout.num_shards)]
     folders = {key.rpartition("/")[0] for key in (*contents, *keys)}
     folders |= {folder.rpartition("/")[0] for folder in folders}
-    with ThreadPoolExecutor(_NUM_WRITERS) as pool:  # a disk serves several syncs at once
-        list(pool.map(lambda key: _create_same(plan.root / key, contents[key]), contents))
-        list(pool.map(lambda folder: files.sync_directory(plan.root / folder), folders))
+    num_threads = files.num_writers(plan.root)
+    map_in_threads(num_threads, lambda key: _create_same(plan.root / key, contents[key]), contents)
+    map_in_threads(num_threads, lambda name: files.sync_directory(plan.root / name), folders)
     _create_same(plan.root / ROOT_KEY, root)
     files.sync_directory(plan.root)
     files.sync_directory(plan.root.parent)
@@ -352,7 +349,8 @@ def read_root(root: Place) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise StoreError(f"{root} must be a store written by zindex, its zarr.json is not")
     _check_digest(facts, "root_sha256", metadata, content, path, REMEDY)
-    _check_version(facts, root)
+    facts = _check_facts(facts, root)
+    parse_as(str, facts.get("manifest_sha256"), f"{path} as manifest_sha256")
     return facts
 
 
@@ -367,8 +365,7 @@ def read_plan(root: Place) -> dict[str, Any]:
         If it is of a later format, or damaged.
     """
     stored = read_sealed(root / PLAN_KEY, "plan_sha256")
-    _check_version(stored, root)
-    return stored
+    return _check_facts(stored, root)
 
 
 def _check_digest(
@@ -388,13 +385,39 @@ def _check_digest(
         raise VerificationError(f"{path} fails its digest; {remedy}")
 
 
-def _check_version(content: dict[str, Any], root: Place) -> None:
-    """Check that this package can read the format."""
-    if content["format_version"] != FORMAT_VERSION:
+def _check_facts(facts: dict[str, Any], root: Place) -> Facts:
+    """Return facts of a format that this package can read, with the fingerprint of their spec."""
+    version = facts.get("format_version")
+    if type(version) is not int or version not in (1, FORMAT_VERSION):
         raise StoreError(
-            f"{root} has format version {content['format_version']}, this zindex reads "
-            f"{FORMAT_VERSION}; update zindex"
+            f"{root} has format version {shorten(version)}, this zindex reads {FORMAT_VERSION}; "
+            "update zindex"
         )
+    for name, kind in _KINDS.items():
+        parse_as(kind, facts.get(name), f"{root} as {name}")
+    named = {name: facts[name] for name in ("kind", "spec")}
+    try:
+        is_same = fingerprint(named) == facts["fingerprint"]
+    except (ValueError, RecursionError):
+        is_same = False
+    if not is_same:
+        raise VerificationError(f"{root} must have the fingerprint of its description; {REMEDY}")
+    _check_spec(facts["spec"], root)
+    return Facts(facts | {"spec": Facts(facts["spec"])})
+
+
+def _check_spec(spec: dict[str, Any], root: Place) -> None:
+    """Check the facts of a description that readers use."""
+    for name, value in spec.items():
+        if name.startswith("num_") and value is not None and not _is_count(value):
+            raise StoreError(f"{root} must hold a count as {name}, it holds {shorten(value)}")
+    dtype = spec.get("token_dtype", "int32")
+    if not isinstance(dtype, str) or dtype not in DATA_TYPES:
+        raise StoreError(f"{root} must hold a dtype as token_dtype, it holds {shorten(dtype)}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_SIZE
 
 
 def read_status(root: Place) -> StoreStatus:
@@ -411,7 +434,7 @@ def read_status(root: Place) -> StoreStatus:
         plan = read_plan(root)
     except StoreNotFoundError:
         raise StoreNotFoundError(f"no zindex store at {root}; check the path or build it") from None
-    layouts = [ArrayLayout.from_json(fields) for fields in plan["arrays"]]
+    layouts = parse_layouts(plan["arrays"], root)
     return StoreStatus(
         num_done=sum(_count_files(root, layout) for layout in layouts),
         num_shards=sum(layout.num_shards for layout in layouts),

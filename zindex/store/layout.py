@@ -1,20 +1,22 @@
 """Layouts of stored arrays: their shards, inner chunks and Zarr v3 metadata.
 
 Arrays are chunked along their first axis only. A shard is one file and is written by one task: its
-inner chunks in order, each followed by its crc32c, then the index of Zarr's ``sharding_indexed``
-codec.
+inner chunks in order, each followed by its crc32c, a table of these checksums, which Zarr skips,
+and the index of Zarr's ``sharding_indexed`` codec.
 """
 
 import math
+import re
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.errors import ConfigError, check_choice
+from zindex.arrays import DTypeLike
+from zindex.errors import ConfigError, StoreError, check_choice, shorten
 from zindex.schema import ArraySpec
+from zindex.store.checked_json import MAX_SIZE, parse_as
 
 Codec = Literal["none", "zstd"]
 
@@ -24,7 +26,19 @@ CHUNK_LENGTH = 1 << 16
 SHARD_LENGTH = 1 << 22
 #: A directory stays listable on parallel file systems below this number of shards.
 MAX_SHARDS = 10_000
-
+#: Bytes of the values of a chunk that must be in memory at once.
+MAX_CHUNK_NBYTES = 1 << 30
+#: Chunks of an array, and of one of its shards: a byte and an index entry are kept for each.
+MAX_CHUNKS, MAX_SHARD_CHUNKS = 1 << 30, 1 << 24
+#: Data types that are read.
+DATA_TYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
+_ITEM_NBYTES = {name: np.dtype(name).itemsize for name in DATA_TYPES}
+_MAX_ROW_NBYTES = 1 << 16
+# Names of folders: none leaves the store.
+_NAME = re.compile(r"[A-Za-z0-9=][A-Za-z0-9=._-]{0,127}")
 
 #: Default elements of compressed chunks for short reads: a zstd frame of fewer takes as long.
 MIN_COMPRESSED_LENGTH = 1 << 10
@@ -38,6 +52,8 @@ class ChunkGrid:
 
     #: Whether chunks of short arrays are filled up, too.
     padded: ClassVar[bool] = False
+    #: Whether shards have a table of checksums.
+    table: ClassVar[bool] = True
 
     chunk_length: int = CHUNK_LENGTH
     shard_length: int = SHARD_LENGTH
@@ -74,17 +90,27 @@ class ChunkGrid:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, and how arrays are fitted, as JSON values."""
-        return asdict(self) | ({} if self.padded else {"padded": False})
+        fitted = {} if self.padded else {"padded": False}
+        return asdict(self) | fitted | ({"table": True} if self.table else {})
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> "ChunkGrid":
         """Return the grid that ``to_json`` of this or an earlier version wrote."""
         known = dict(fields)
-        return ChunkGrid(**known) if known.pop("padded", True) is False else PaddedGrid(**known)
+        is_padded, has_table = known.pop("padded", True), known.pop("table", False)
+        kind = PaddedGrid if is_padded is not False else ChunkGrid if has_table else PlainGrid
+        return parse_as(kind, known, "the chunk grid of a store")
 
 
-class PaddedGrid(ChunkGrid):
-    """The grid of a store of an earlier version."""
+class PlainGrid(ChunkGrid):
+    """The grid of a store of format version 1."""
+
+    __slots__ = ()
+    table = False
+
+
+class PaddedGrid(PlainGrid):
+    """The grid of a store of an even earlier version."""
 
     __slots__ = ()
     padded = True
@@ -120,6 +146,22 @@ def fit_chunks(grid: ChunkGrid, length: int, span_length: int) -> ChunkGrid:
     ):
         chunk_length *= 2
     return replace(grid, chunk_length=chunk_length)
+
+
+def parse_layouts(rows: Any, where: object) -> tuple["ArrayLayout", ...]:
+    """Return the layouts that a file describes: those of ``to_json``, checked.
+
+    Raises
+    ------
+    StoreError
+        If an array cannot be one of a store, or two have one name.
+    """
+    layouts = parse_as(tuple[ArrayLayout, ...], rows, f"the arrays of {where}")
+    if len({layout.name for layout in layouts}) < len(layouts):
+        raise StoreError(f"{where} must name each array once; it was not written by zindex")
+    for layout in layouts:
+        layout.check()
+    return layouts
 
 
 @cache
@@ -189,11 +231,11 @@ class ArrayLayout(ArrayShape):
     dims: tuple[str, ...]
     unit: str
     description: str
+    #: Whether shards have a table of checksums; those of format version 1 have none.
+    table: bool = False
 
     @classmethod
-    def plan(
-        cls, spec: ArraySpec, length: int, dtype: npt.DTypeLike, grid: ChunkGrid
-    ) -> "ArrayLayout":
+    def plan(cls, spec: ArraySpec, length: int, dtype: DTypeLike, grid: ChunkGrid) -> "ArrayLayout":
         """Return the layout of ``spec`` with ``length`` elements on ``grid``.
 
         Shards grow by doubling where the grid's own would make more than ``MAX_SHARDS`` files,
@@ -201,7 +243,7 @@ class ArrayLayout(ArrayShape):
         """
         dtype_name = name_dtype(np.dtype(dtype))
         shape = spec.name, length, spec.num_columns, dtype_name, *grid.fit(length)
-        return cls(*shape, grid.codec, spec.dims, spec.unit, spec.description)
+        return cls(*shape, grid.codec, spec.dims, spec.unit, spec.description, grid.table)
 
     @property
     def fill_value(self) -> int | float:
@@ -219,12 +261,38 @@ class ArrayLayout(ArrayShape):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return asdict(self) | {"dims": list(self.dims)}
+        fields = asdict(self) | {"dims": list(self.dims)}
+        if not self.table:
+            del fields["table"]  # as it was written
+        return fields
 
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "ArrayLayout":
-        """Return the layout that ``to_json`` wrote."""
-        return cls(**(fields | {"dims": tuple(fields["dims"])}))
+    def check(self) -> None:
+        """Refuse a layout that no array of a store has, before its sizes are used."""
+        row_nbytes = _ITEM_NBYTES.get(self.dtype, 0) * self.num_columns
+        length, chunk, shard = self.length, self.chunk_length, self.shard_length
+        most = MAX_SIZE if self.codec == "none" else MAX_CHUNK_NBYTES
+        if not (_NAME.fullmatch(self.name) and len(self.dims) == len(self.shape)):
+            must = "have a name of letters, digits and =._-, and one for each dimension"
+        elif not (0 < row_nbytes <= _MAX_ROW_NBYTES and 0 <= length * row_nbytes <= MAX_SIZE):
+            must = f"hold at most {MAX_SIZE:,} bytes of numbers of a known dtype"
+        elif (
+            not 0 < chunk <= shard or shard % chunk or shard > MAX_SIZE or chunk * row_nbytes > most
+        ):
+            must = f"have shards of whole chunks of at most {most:,} bytes"
+        elif shard > chunk * MAX_SHARD_CHUNKS or length > min(
+            chunk * MAX_CHUNKS, shard * MAX_SHARDS
+        ):
+            must = (
+                f"have at most {MAX_SHARD_CHUNKS:,} chunks in each of at most {MAX_SHARDS:,} "
+                f"shards, and {MAX_CHUNKS:,} in all"
+            )
+        else:
+            return
+        raise StoreError(
+            f"array {shorten(self.name)} of a store must {must}, got {length} rows of "
+            f"{self.num_columns} {shorten(self.dtype)}, {chunk} in a chunk and {shard} in a shard; "
+            "leave out the chunk grid, or restore the store if it was built without one"
+        )
 
     def zarr_metadata(self) -> dict[str, Any]:
         """Return the array's Zarr v3 ``zarr.json``."""

@@ -8,30 +8,35 @@ need; they keep no state about the builder.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import (
     ConfigError,
     FingerprintMismatchError,
+    MissingKeyError,
     NotReadyError,
     StoreError,
     StoreNotFoundError,
-    VerificationError,
+    check_choice,
 )
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.store.chunk_reader import Verify, check_verify
+from zindex.store.chunk_reader import Verify
 from zindex.store.commit import ROOT_KEY, StorePlan, read_plan, read_root
 from zindex.store.heartbeat import BuildWait
-from zindex.store.layout import ArrayLayout
+from zindex.store.layout import ArrayLayout, parse_layouts
 from zindex.store.reader import LocalReader, forget_open_shards
+from zindex.store.records import KIND, read_fields
 from zindex.store.remote_reader import RemoteReader
 from zindex.store.rows import RoundReader, RowReader, Spans, read_many
-from zindex.store.shard import REMEDY
 from zindex.store.shard_files import find_receipt
+
+# The tokens of a linked store lie in a .bin.
+_OPTIONAL_ARRAYS = (schema.TOKENS.name, schema.SEQUENCE_MODE.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Store:
     def __getitem__(self, name: str) -> RowReader:
         """Return the reader of an array."""
         if name not in self.layouts:
-            raise KeyError(f"{self.root} has no array {name!r}, it has {sorted(self.layouts)}")
+            known = sorted(self.layouts)
+            raise MissingKeyError(f"{self.root} has no array {name!r}, it has {known}")
         return self._reader(name)
 
     def _reader(self, name: str) -> RowReader:
@@ -117,7 +123,7 @@ def open_store(
     VerificationError
         If its metadata are damaged.
     """
-    check_verify(verify)
+    check_choice("verify", verify, get_args(Verify))
     if follow is not None:
         return follow_store(url, follow, kind=kind, expected=expected, verify=verify)
     root = place_of(url)
@@ -125,8 +131,10 @@ def open_store(
     _check_content(root, facts, kind, expected)
     if isinstance(root, Path):
         forget_open_shards(root)
-    layouts = [ArrayLayout.from_json(fields) for fields in facts["arrays"]]
-    return Store(**_identify(root, facts, layouts), verify=verify)
+    layouts = parse_layouts(facts["arrays"], root)
+    store = Store(**_identify(root, facts, layouts), verify=verify)
+    _check_arrays(store)
+    return store
 
 
 def _identify(root: Place, facts: dict[str, Any], layouts: Sequence[ArrayLayout]) -> dict[str, Any]:
@@ -134,6 +142,33 @@ def _identify(root: Place, facts: dict[str, Any], layouts: Sequence[ArrayLayout]
     named = {name: facts[name] for name in ("kind", "fingerprint", "spec")}
     by_name = {layout.name: layout for layout in layouts}
     return named | {"root": root, "attributes": facts, "layouts": by_name}
+
+
+def _check_arrays(store: Store) -> None:
+    """Refuse a store whose arrays are not of the sizes that its description counts."""
+    spec, wanted = store.spec, list[tuple[str, int, str]]()
+    if store.kind == "tokens":
+        for name, (count, total, dtype) in schema.TOKEN_ARRAYS.items():
+            if count in spec and (name in store or name not in _OPTIONAL_ARRAYS):
+                wanted.append(
+                    (name, (spec[count] or 0) + bool(total), dtype or spec.get("token_dtype", ""))
+                )
+    elif store.kind == KIND and "fields" in spec:
+        num_records = spec.get("num_records") or 0
+        for field in read_fields(spec, store.root).values():
+            wanted.append((field.value.name, field.num_values, field.dtype))
+            if spec.get("has_records", True):
+                wanted.append((field.offset.name, num_records + 1, "int64"))
+            if field.has_forms:
+                wanted.append((field.form_array.name, num_records, "uint8"))
+    for name, length, dtype in wanted:
+        found = store.layouts.get(name)
+        if found is None or (found.length, found.dtype) != (length, dtype):
+            raise StoreError(
+                f"{store.root} must have {name} of {length} {dtype}, as its description "
+                f"counts, it has {'none' if found is None else f'{found.length} {found.dtype}'}; "
+                "restore it"
+            )
 
 
 def _check_content(
@@ -248,7 +283,7 @@ def follow_store(
         while not files.exists(root / ROOT_KEY):
             wait.pause("the link to the .bin")
         return open_store(root, kind=kind, expected=expected, verify=verify)
-    layouts = tuple(ArrayLayout.from_json(fields) for fields in facts["arrays"])
+    layouts = parse_layouts(facts["arrays"], root)
     plan = StorePlan(root, facts["kind"], facts["spec"], layouts)
     return follow_plan(plan, patience, verify=verify)
 
@@ -300,7 +335,8 @@ class FollowedArray(RoundReader):
             if self._reader is None:
                 self._reader = self._bind(wait)
             for shard in self._find_missing(starts, stops):
-                self._await_shard(shard, wait)
+                if not self._is_finished[shard]:
+                    self._await_shard(shard, wait)
         return self._reader
 
     def _bind(self, wait: BuildWait) -> RowReader:
@@ -313,8 +349,8 @@ class FollowedArray(RoundReader):
             except StoreNotFoundError:
                 wait.pause("the plan")
         _check_content(store.root, plan, None, store.fingerprint)
-        (fields,) = [fields for fields in plan["arrays"] if fields["name"] == self.name]
-        self._stored = ArrayLayout.from_json(fields)
+        layouts = {layout.name: layout for layout in parse_layouts(plan["arrays"], store.root)}
+        self._stored = layouts[self.name]
         self._is_finished = np.zeros(self._stored.num_shards, np.bool_)
         return open_reader(store.root, self._stored, f"followed-{store.fingerprint}", store.verify)
 
@@ -332,14 +368,16 @@ class FollowedArray(RoundReader):
         return missing
 
     def _await_shard(self, shard: int, wait: BuildWait) -> None:
-        """Wait until a shard is written and passes its checks."""
-        root, key = self.store.root, self._stored.shard_key(shard)
-        while True:
-            # In this order: a commit guarantees the shards that were written before it.
-            is_committed = files.exists(root / ROOT_KEY)
-            if find_receipt(root, self._stored, shard) is not None:
+        """Wait until a shard is written and passes its checks, or all are committed."""
+        store = self.store
+        while not files.exists(store.root / ROOT_KEY):
+            if find_receipt(store.root, self._stored, shard) is not None:
                 self._is_finished[shard] = True
                 return
-            if is_committed:
-                raise VerificationError(f"shard {key} of {root} is missing or damaged; {REMEDY}")
-            wait.pause(f"shard {key}")
+            wait.pause(f"shard {self._stored.shard_key(shard)}")
+        # A commit guarantees its shards, and its manifest says which these are.
+        facts = read_root(store.root)
+        _check_content(store.root, facts, None, store.fingerprint)
+        version = facts["manifest_sha256"]
+        self._reader = open_reader(store.root, self._stored, version, store.verify)
+        self._is_finished[:] = True

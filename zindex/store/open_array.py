@@ -1,14 +1,18 @@
 """The state of one local array in this process: its open files and verified chunks."""
 
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from zindex.arrays import UInt32Array
 from zindex.errors import VerificationError
+from zindex.formats.bin_reader import check_unchanged
 from zindex.io.local import read_into
-from zindex.store.codecs import CRC_NBYTES
-from zindex.store.shard import ArrayFiles, ShardIndex, decode_index
+from zindex.store.codecs import CRC_NBYTES, most_nbytes
+from zindex.store.receipts import check_receipt
+from zindex.store.shard import ArrayFiles, ShardIndex, read_index
 
 #: Limit in bytes of the decoded chunks that a process caches.
 DECODED_NBYTES = 1 << 26
@@ -16,7 +20,7 @@ DECODED_NBYTES = 1 << 26
 _SMALL_CHUNK_NBYTES, _LARGE_CHUNK_NBYTES = 1 << 15, 1 << 20
 # Bytes of an array's state, without one byte per chunk and five per file.
 _ARRAY_NBYTES = 2048
-# A compressed chunk exceeds its values by less than their 64th part and this.
+# Bytes by which the chunks of a window exceed twice their values, at most.
 _SLACK_NBYTES = 512
 # Bytes of values that the system is told to read together, in arrays up to a size, and in larger
 # ones, of which a process needs only a few rows; and most windows of an array.
@@ -32,11 +36,14 @@ class KnownFile(NamedTuple):
     #: Device, inode, size and time of change: another file at the path differs.
     identity: tuple[int, ...]
     chunks: ShardIndex | None
+    #: Checksums of its chunks, if it has a table of them.
+    checksums: UInt32Array | None
 
     @property
     def nbytes(self) -> int:
         """Bytes of this in memory."""
-        return _FILE_NBYTES + (0 if self.chunks is None else 2 * self.chunks.offsets.nbytes)
+        table = 0 if self.checksums is None else self.checksums.nbytes
+        return _FILE_NBYTES + table + (0 if self.chunks is None else 2 * self.chunks.offsets.nbytes)
 
 
 class OpenArray:
@@ -61,13 +68,15 @@ class OpenArray:
         "used",
         "verified",
         "verified_values",
+        "version",
         "window_length",
         "windows_per_shard",
     )
 
-    def __init__(self, root: str, form: ArrayFiles) -> None:
+    def __init__(self, root: str, form: ArrayFiles, version: str) -> None:
         self.root = root
         self.form = form
+        self.version = version
         self.files: dict[int, OpenFile] = {}
         self.known: dict[int, KnownFile] = {}
         #: Whether the table has dropped it: readers must get a new one.
@@ -84,9 +93,9 @@ class OpenArray:
         is_small = nbytes <= _SMALL_CHUNK_NBYTES or form.nbytes > DECODED_NBYTES
         decodes = is_small and nbytes <= _LARGE_CHUNK_NBYTES and form.chain.kernel_decodes
         #: Bytes that a kernel needs to decode a chunk, 0 if kernels do not decode its chunks.
-        self.decoder_nbytes = 2 * nbytes + nbytes // 64 + _SLACK_NBYTES if decodes else 0
-        #: Addresses of the offsets and sizes of each file's chunks, if kernels decode them.
-        self.indices = np.zeros((num_shards if decodes else 0, 2), np.int64)
+        self.decoder_nbytes = nbytes + most_nbytes(nbytes) if decodes else 0
+        #: Addresses of offsets, sizes and checksums of each file's chunks, if kernels decode them.
+        self.indices = np.zeros((num_shards if decodes else 0, 3), np.int64)
         is_large = form.nbytes > _SMALL_ARRAY_NBYTES
         unit = 1 if form.flat else form.chunk_length
         at_once = (_SMALL_WINDOW_NBYTES if is_large else _WINDOW_NBYTES) // form.row_nbytes
@@ -139,7 +148,8 @@ class OpenArray:
             if not len(self.indices):
                 return
             addresses = file.index.offsets.ctypes.data, file.index.lengths.ctypes.data
-            self.indices[file.shard] = addresses
+            table = 0 if file.checksums is None else file.checksums.ctypes.data
+            self.indices[file.shard] = *addresses, table
         self.descriptors[file.shard] = file.number + 1
 
     def damaged(self, sentence: str) -> VerificationError:
@@ -150,7 +160,7 @@ class OpenArray:
 class OpenFile:
     """An open file of an array; closed when the table and all its readers have released it."""
 
-    __slots__ = ("array", "index", "number", "shard")
+    __slots__ = ("array", "checksums", "index", "number", "shard")
 
     def __init__(self, number: int, array: OpenArray, shard: int) -> None:
         self.number = number
@@ -158,6 +168,8 @@ class OpenFile:
         self.shard = shard
         #: None if chunk c is at base + c * stride.
         self.index: ShardIndex | None = None
+        #: What the chunks' checksums must be, if the file has a table of them.
+        self.checksums: UInt32Array | None = None
 
     def __del__(self, close: Any = os.close) -> None:
         close(self.number)
@@ -167,32 +179,29 @@ class OpenFile:
         """Its name in messages."""
         return self.array.form.where(self.shard)
 
-    def read_index(self, file_nbytes: int) -> ShardIndex | None:
-        """Return its index; None if chunk c is at base + c * stride.
+    def read_index(self, identity: tuple[int, ...], file_nbytes: int) -> KnownFile:
+        """Return what must be known of it: its index is None if chunk c is at base + c * stride.
 
         Raises
         ------
         VerificationError
-            If the file is too short or its index is damaged.
+            If the file is too short, its index is damaged, or it is not what was committed.
         """
         form = self.array.form
         if form.flat:
-            if file_nbytes < form.nbytes:
-                raise VerificationError(
-                    f"{form.name} must hold {form.nbytes:,} bytes, as when it was checked, but now "
-                    f"holds {file_nbytes:,}; restore the file and open it again"
-                )
-            return None
+            is_same = self.array.version in ("", str(identity[-1]))
+            check_unchanged(form.name, file_nbytes, form.nbytes, is_same=is_same)
+            return KnownFile(identity, None, None)
         if form.index is None:
             if form.chain.plain and file_nbytes == form.stride:
-                return None
+                return KnownFile(identity, None, None)
             zero = np.zeros(1, np.int64)
-            return ShardIndex(zero, zero + file_nbytes)
-        offset = 0 if form.index.at_start else max(0, file_nbytes - form.index_nbytes)
-        # Metadata may describe an index that is larger than any file.
-        stored = os.pread(self.number, min(form.index_nbytes, file_nbytes), offset)
-        index = decode_index(form, self.shard, stored, file_nbytes)
-        return None if index.is_regular(form, self.shard) else index
+            return KnownFile(identity, ShardIndex(zero, zero + file_nbytes), None)
+        index, proof = read_index(self.number, form, self.shard, file_nbytes)
+        root, version = Path(self.array.root), self.array.version
+        check_receipt(root, form, version, self.shard, file_nbytes, proof)
+        chunks = None if index.is_regular(form, self.shard) else index
+        return KnownFile(identity, chunks, index.checksums)
 
     def span(self, chunk: int) -> tuple[int, int]:
         """Return the offset and size of an inner chunk."""

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from zindex.arrays import AnyArray
-from zindex.store.open_array import DECODED_NBYTES, KnownFile, OpenArray, OpenFile
+from zindex.io.create_only import open_descriptor
+from zindex.store.open_array import DECODED_NBYTES, OpenArray, OpenFile
 from zindex.store.shard import ArrayFiles
 
 #: Root, version and form of an array.
@@ -75,7 +76,7 @@ class FileTable:
             if array is not None:
                 self.arrays.move_to_end(key)
                 return array
-        fresh = OpenArray(root, form)
+        fresh = OpenArray(root, form, version)
         with self.lock:
             array = self.arrays.setdefault(key, fresh)
             if array is fresh:
@@ -122,8 +123,8 @@ class FileTable:
         if known is None or found:
             if not stat.S_ISREG(status.st_mode):
                 raise array.damaged(f"{array.path(shard)} must be a regular file")
-            known = KnownFile(identity, file.read_index(status.st_size))
-        file.index = known.chunks
+            known = file.read_index(identity, status.st_size)
+        file.index, file.checksums = known.chunks, known.checksums
         with self.lock:
             other = array.files.get(shard)
             if other is not None:
@@ -150,16 +151,16 @@ class FileTable:
     def _descriptor(self, array: OpenArray, shard: int) -> int:
         """Open a file; if the system has no descriptor left, close others first."""
         path = array.path(shard)
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        flags = os.O_RDONLY | os.O_NONBLOCK
         try:
             try:
-                return os.open(path, flags)
+                return open_descriptor(path, flags)
             except OSError as error:
                 if error.errno not in _NO_DESCRIPTOR:
                     raise
             with self.lock:
                 self._close_some(len(self.ring) // 2)
-            return os.open(path, flags)
+            return open_descriptor(path, flags)
         except (FileNotFoundError, NotADirectoryError):
             what = "shard " if array.form.ours else "file "
             raise array.damaged(f"{what}{path} is missing") from None

@@ -6,13 +6,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import check_choice
 from zindex.store.open import Store
-from zindex.store.records import KEY, URL, Form, RecordField, decode_value
+from zindex.store.records import KEY, URL, Form, RecordField, decode_value, read_fields
 from zindex.store.rows import RowReader, Spans, read_many
 
 _NONE, _NUMBERS = int(Form.NONE), int(Form.NUMBERS)
@@ -26,7 +25,7 @@ class _Column(NamedTuple):
     offsets: RowReader
     forms: RowReader | None
     form: int
-    empty: npt.NDArray[Any]
+    empty: AnyArray
 
 
 class RecordReader:
@@ -48,7 +47,7 @@ class RecordReader:
     def __init__(self, store: Store, fields: Sequence[str] | None = None) -> None:
         self.store = store
         self.num_records = int(store.spec["num_records"])
-        found = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
+        found = read_fields(store.spec, store.root)
         names = [name for name in found if name != KEY]
         for name in fields or ():
             check_choice(f"a field of {store.root}", name, names)
@@ -140,7 +139,7 @@ class RecordReader:
         return self.name_url(bisect_right(self.url_bounds, record) - 1)
 
 
-def _cut(values: npt.NDArray[Any], spans: Spans) -> Iterator[memoryview]:
+def _cut(values: AnyArray, spans: Spans) -> Iterator[memoryview]:
     """Yield the values of each span from the concatenated values."""
     # Slicing a memoryview is faster than slicing an array.
     memory, start = values.data, 0

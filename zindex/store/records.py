@@ -14,11 +14,12 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
+from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
 from zindex.schema import ArraySpec
+from zindex.store.checked_json import parse_as
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
 #: Kind of a store of records, for `open_store`.
@@ -164,6 +165,18 @@ def record_layouts(
     return [layout for field in fields for layout in field.layouts(num_records, grid)]
 
 
+def read_fields(store_spec: Mapping[str, Any], where: object) -> dict[str, RecordField]:
+    """Return the fields of a store of records by name, from its description.
+
+    Raises
+    ------
+    StoreError
+        If it describes none.
+    """
+    rows = parse_as(tuple[RecordField, ...], store_spec.get("fields"), f"{where} as fields")
+    return {field.name: field for field in rows}
+
+
 def check_fields(names: Sequence[str]) -> None:
     """Refuse more fields than a store can have; see `record_layouts`."""
     if len(names) > MAX_FIELDS:
@@ -236,11 +249,10 @@ def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
     if isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1:
         return value.tobytes()
     kinds, nouns = _NUMBERS[dtype.kind]
-    if not isinstance(value, list) or not kinds.issuperset(map(type, value)):
+    is_known = isinstance(value, list) and kinds.issuperset(map(type, value))
+    if not is_known or (dtype.kind == "b" and not {0, 1}.issuperset(value)):
         raise SourceError(f"a value must be a list of {nouns}, got {shorten(value)}")
     if dtype.kind == "b":
-        if not {0, 1}.issuperset(value):
-            raise SourceError(f"a value must be a list of {nouns}, got {shorten(value)}")
         return bytes(value)
     numbers = _convert(value, dtype)
     if numbers is None:
@@ -248,7 +260,7 @@ def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
     return numbers.tobytes()
 
 
-def _convert(value: list[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+def _convert(value: list[Any], dtype: np.dtype[Any]) -> AnyArray | None:
     """Return a list of numbers as an array; None if one does not fit."""
     try:
         if dtype.kind != "f":

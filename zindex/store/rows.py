@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, DTypeLike, Int64Array
 from zindex.store.layout import ArrayShape
 
 
@@ -48,7 +47,7 @@ class RowReader:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.layout.name} {self.shape} {self.dtype}>"
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         if copy is False:
             raise ValueError("an array read by position is always copied; leave copy out")
         values = self.read(0, len(self))

@@ -3,15 +3,15 @@
 Source: Zarr v3 specification, ``sharding_indexed`` codec version 1.0.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, DTypeLike, Int64Array, UInt32Array
 from zindex.errors import VerificationError
+from zindex.io.local import read_bytes
 from zindex.store.codecs import CRC_NBYTES, Buffer, CodecChain, checksum, compress_chunks
 from zindex.store.layout import ArrayLayout, ArrayShape, name_dtype
 
@@ -49,6 +49,10 @@ class ArrayFiles(ArrayShape):
     ours: bool = False
     #: Whether the root is the one file, which may be longer than the array.
     flat: bool = False
+    #: Whether the checksums of a shard's chunks precede its index.
+    table: bool = False
+    #: Whether checksums are gathered from the chunks of a shard that has no table.
+    gathered: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,6 +80,10 @@ class ArrayFiles(ArrayShape):
         if self.index is None:
             return 0
         return 16 * self.chunks_per_shard + CRC_NBYTES * self.index.checked
+
+    def tail_nbytes(self, shard: int) -> int:
+        """Return the bytes of a shard's index and of the table before it."""
+        return self.index_nbytes + CRC_NBYTES * self.table * self.chunks_in(shard)
 
     @property
     def remedy(self) -> str:
@@ -111,10 +119,11 @@ class ArrayFiles(ArrayShape):
             suffix="/0" if layout.num_columns > 1 else "",
             has_columns=layout.num_columns > 1,
             ours=True,
+            table=layout.table,
         )
 
     @classmethod
-    def flat_file(cls, path: str, nbytes: int, dtype: npt.DTypeLike) -> "ArrayFiles":
+    def flat_file(cls, path: str, nbytes: int, dtype: DTypeLike) -> "ArrayFiles":
         """Return a file or object of so many bytes that holds values and nothing else."""
         values = np.dtype(dtype)
         length = nbytes // values.itemsize
@@ -141,6 +150,8 @@ class ShardIndex:
     offsets: Int64Array
     #: Shape (chunks,), int64, bytes of the chunk with its checksum; -1 if it is missing.
     lengths: Int64Array
+    #: Shape (present chunks,), uint32; None if the shard has no table of checksums.
+    checksums: UInt32Array | None = None
 
     def is_regular(self, form: ArrayFiles, shard: int) -> bool:
         """Return whether chunk c is uncompressed at ``base + c * stride``."""
@@ -154,7 +165,7 @@ class ShardIndex:
     def chunk_ends(self, form: ArrayFiles, shard: int, nbytes: int) -> list[int]:
         """Return the end of every chunk in a shard; VerificationError if they do not fill it."""
         present = self.lengths > 0
-        if int(self.lengths[present].sum()) != nbytes - form.index_nbytes:
+        if int(self.lengths[present].sum()) != nbytes - form.tail_nbytes(shard):
             raise VerificationError(
                 f"the index of {form.where(shard)} does not account for all of its {nbytes:,} bytes"
             )
@@ -162,9 +173,7 @@ class ShardIndex:
         return ends
 
 
-def encode_shard(
-    layout: ArrayLayout, shard: int, values: npt.NDArray[np.generic]
-) -> tuple[list[Buffer], Receipt]:
+def encode_shard(layout: ArrayLayout, shard: int, values: AnyArray) -> tuple[list[Buffer], Receipt]:
     """Return the buffers of one shard, in file order, and its receipt.
 
     Parameters
@@ -203,13 +212,22 @@ def encode_shard(
         offset += len(part) + CRC_NBYTES
     footer = index.astype("<u8").tobytes()
     footer += checksum(footer).to_bytes(CRC_NBYTES, "little")
-    buffers.append(footer)
-    proof = checksum(b"".join(checksums) + footer)
-    return buffers, Receipt(layout.name, shard, offset + len(footer), proof)
+    proof = b"".join(checksums) + footer
+    buffers.append(proof if layout.table else footer)
+    return buffers, Receipt(layout.name, shard, offset + len(buffers[-1]), checksum(proof))
 
 
 def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int) -> ShardIndex:
     """Return the positions of the inner chunks, after verifying the index's checksum.
+
+    Parameters
+    ----------
+    form, shard
+        The shard.
+    stored
+        Its index, after the table of checksums if it has one.
+    shard_nbytes
+        Bytes of the shard.
 
     Raises
     ------
@@ -217,7 +235,7 @@ def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int)
         If the index fails its checksum, points outside the shard or, in a store of zindex, misses
         a chunk.
     """
-    index, index_nbytes = form.index or IndexForm(), form.index_nbytes
+    index, index_nbytes = form.index or IndexForm(), form.tail_nbytes(shard)
     where = form.where(shard)
     if len(stored) != index_nbytes:
         edge = "start" if index.at_start else "end"
@@ -225,9 +243,9 @@ def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int)
             f"{where} must {edge} with an index of {index_nbytes} bytes, got {len(stored)}; "
             f"{form.remedy}"
         )
-    body = stored
+    body = stored[index_nbytes - form.index_nbytes :]
     if index.checked:
-        body = stored[:-CRC_NBYTES]
+        body = body[:-CRC_NBYTES]
         if int.from_bytes(stored[-CRC_NBYTES:], "little") != checksum(body):
             raise VerificationError(f"the index of {where} fails its checksum; {form.remedy}")
     pairs = np.frombuffer(body, "<u8").reshape(-1, 2)
@@ -246,13 +264,46 @@ def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int)
             f"the index of {where} misses one of its {num_present} chunks or points outside its "
             f"{shard_nbytes} bytes; {form.remedy}"
         )
-    return ShardIndex(offsets, lengths)
+    checksums = np.frombuffer(stored, "<u4", num_present).copy() if form.table else None
+    return ShardIndex(offsets, lengths, checksums)
+
+
+def read_index(
+    number: int, form: ArrayFiles, shard: int, nbytes: int
+) -> tuple[ShardIndex, bytes | None]:
+    """Return the index of a file of so many bytes, and what its receipt hashes.
+
+    That is the checksums of its chunks and the index; None if they must be gathered, but are not.
+
+    Raises
+    ------
+    VerificationError
+        As of `decode_index`, or if chunks are gathered and do not fill the shard.
+    """
+    tail_nbytes = form.tail_nbytes(shard)
+    offset = 0 if form.base else max(0, nbytes - tail_nbytes)
+    # Metadata may describe an index that is larger than any file.
+    stored = bytes(read_bytes(number, min(tail_nbytes, nbytes), offset))
+    index = decode_index(form, shard, stored, nbytes)
+    if not form.gathered or form.table:
+        return index, stored if form.table else None
+    ends = index.chunk_ends(form, shard, nbytes)
+    crcs = b"".join(read_bytes(number, CRC_NBYTES, end - CRC_NBYTES) for end in ends)
+    return replace(index, checksums=np.frombuffer(crcs, "<u4")), crcs + stored
 
 
 def decode_chunk(
-    form: ArrayFiles, shard: int, chunk: int, stored: Buffer, *, check: bool = True
-) -> npt.NDArray[np.generic]:
+    form: ArrayFiles,
+    shard: int,
+    chunk: int,
+    stored: Buffer,
+    *,
+    check: bool = True,
+    checksums: UInt32Array | None = None,
+) -> AnyArray:
     """Return the values of one inner chunk, padding included, after verifying its checksum.
+
+    If given, ``checksums`` are those that the shard's chunks must have.
 
     Raises
     ------
@@ -261,6 +312,8 @@ def decode_chunk(
     """
     where = f"chunk {chunk} of {form.where(shard)}"
     try:
+        if check and checksums is not None and stored[-CRC_NBYTES:] != checksums[chunk].tobytes():
+            raise VerificationError(f"{where} is not the one that was committed")
         body = form.chain.decode(stored, form.chunk_nbytes, where, check=check)
     except VerificationError as error:
         raise VerificationError(f"{error}; {form.remedy}") from error.__cause__

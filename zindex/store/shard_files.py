@@ -1,22 +1,32 @@
 """Write, find and verify shards: one file each, written whole by one task."""
 
+import errno
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.errors import StoreUnavailableError, VerificationError
+from zindex.arrays import AnyArray
+from zindex.errors import StoreUnavailableError, StoreUnreadableError, VerificationError
 from zindex.io import files, object_client
-from zindex.io.local import reading
+from zindex.io.local import open_file
 from zindex.io.objects import ObjectPath, Place
+from zindex.io.request_threads import map_in_threads
+from zindex.io.system_errors import reading
 from zindex.store.chunk_fetch import Part, coalesce
-from zindex.store.codecs import CRC_NBYTES, Buffer, checksum
+from zindex.store.codecs import CRC_NBYTES, Buffer, checksum, most_nbytes
 from zindex.store.layout import ArrayLayout
-from zindex.store.shard import REMEDY, ArrayFiles, Receipt, decode_chunk, decode_index, encode_shard
+from zindex.store.shard import (
+    REMEDY,
+    ArrayFiles,
+    Receipt,
+    decode_chunk,
+    decode_index,
+    encode_shard,
+    read_index,
+)
 
 # Attribute of an object that holds the receipt's checksum.
 _CHECKSUM = "zindexcrc32c"
@@ -37,7 +47,7 @@ def store_shard(
     root: Place,
     layout: ArrayLayout,
     shard: int,
-    compute: Callable[[], npt.NDArray[np.generic]],
+    compute: Callable[[], AnyArray],
     *,
     cached: bool = True,
     whole: bool = False,
@@ -57,7 +67,7 @@ def write_shard(
     root: Place,
     layout: ArrayLayout,
     shard: int,
-    values: npt.NDArray[np.generic],
+    values: AnyArray,
     *,
     cached: bool = True,
     whole: bool = False,
@@ -88,7 +98,7 @@ def replace_shard(
 def store_all_shards(
     root: Place,
     layout: ArrayLayout,
-    values: npt.NDArray[np.generic],
+    values: AnyArray,
     *,
     shards: Iterable[int] | None = None,
     whole: bool = False,
@@ -102,10 +112,9 @@ def store_all_shards(
         start, stop = layout.shard_bounds(shard)
         return store_shard(root, layout, shard, lambda: values[start:stop], whole=whole)
 
-    with ThreadPoolExecutor(_NUM_WRITERS) as pool:
-        # Each number is submitted when it is yielded.
-        results = pool.map(store, range(layout.num_shards) if shards is None else shards)
-        return sorted(results, key=lambda result: result.receipt.shard)
+    numbers = range(layout.num_shards) if shards is None else shards
+    results = map_in_threads(min(_NUM_WRITERS, layout.num_shards), store, numbers)
+    return sorted(results, key=lambda result: result.receipt.shard)
 
 
 def find_receipt(
@@ -124,30 +133,36 @@ def find_receipt(
     try:
         if isinstance(path, ObjectPath):
             return _find_object(path, form, shard)
-        return _find_file(path, form, shard)
+        return _find_file(path, replace(form, gathered=True), shard)
     except (FileNotFoundError, VerificationError):
+        return None
+    except StoreUnreadableError as error:
+        if error.errno != errno.EISDIR:
+            raise
         return None
 
 
 def _find_file(path: Path, form: ArrayFiles, shard: int) -> Receipt:
     """Return the receipt of a shard in a file system."""
-    with reading(path), open(path, "rb", buffering=0) as stream:
+    with reading(path), open_file(path, buffering=0) as stream:
         number = stream.fileno()
-        nbytes, footer_nbytes = os.fstat(number).st_size, form.index_nbytes
-        footer = os.pread(number, footer_nbytes, max(0, nbytes - footer_nbytes))
-        ends = decode_index(form, shard, footer, nbytes).chunk_ends(form, shard, nbytes)
-        proof = b"".join(os.pread(number, CRC_NBYTES, end - CRC_NBYTES) for end in ends)
-    return Receipt(form.name, shard, nbytes, checksum(proof + footer))
+        nbytes = os.fstat(number).st_size
+        index, proof = read_index(number, form, shard, nbytes)
+    index.chunk_ends(form, shard, nbytes)
+    assert proof is not None
+    return Receipt(form.name, shard, nbytes, checksum(proof))
 
 
 def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
     """Return the receipt of a shard in an object store, usually with one request.
 
-    The checksums of its chunks are spread over the object, so an attribute holds theirs. Copies may
-    lack it; then the object is read whole.
+    Without a table the checksums of its chunks are spread over the object, so an attribute holds
+    theirs. Copies may lack it; then the object is read whole.
     """
-    tail = object_client.get_tail(path, form.index_nbytes)
+    tail = object_client.get_tail(path, form.tail_nbytes(shard))
     ends = decode_index(form, shard, tail.content, tail.nbytes).chunk_ends(form, shard, tail.nbytes)
+    if form.table:
+        return Receipt(form.name, shard, tail.nbytes, checksum(tail.content))
     noted = tail.facts.get(_CHECKSUM, "")
     if noted.isdecimal():
         return Receipt(form.name, shard, tail.nbytes, int(noted))
@@ -188,11 +203,10 @@ def check_shard(
 def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> Receipt:
     """Return the receipt of a shard of so many bytes."""
     form = ArrayFiles.of(layout)
-    footer = _read_exactly(path, max(0, nbytes - form.index_nbytes), nbytes)
-    index = decode_index(form, shard, footer, nbytes)
+    tail = _read_exactly(path, max(0, nbytes - form.tail_nbytes(shard)), nbytes)
+    index = decode_index(form, shard, tail, nbytes)
     index.chunk_ends(form, shard, nbytes)  # raises unless the chunks fill the shard
-    # zstd makes incompressible data a little longer.
-    most = form.chunk_nbytes + (0 if form.chain.plain else form.chunk_nbytes // 128 + 1024)
+    most = form.chunk_nbytes if form.chain.plain else most_nbytes(form.chunk_nbytes)
     wrong = np.flatnonzero(index.lengths[index.lengths > 0] > most + CRC_NBYTES)
     if wrong.size:
         raise VerificationError(
@@ -208,21 +222,19 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
             stored = content[part.offset - request.start :][: part.nbytes]
             checksums.append(bytes(stored[-CRC_NBYTES:]))
             try:
-                decode_chunk(form, shard, part.number, stored)
+                decode_chunk(form, shard, part.number, stored, checksums=index.checksums)
             except VerificationError as error:
                 damaged.append(str(error).removesuffix(f"; {REMEDY}"))
     if damaged:
         others = f", as do {len(damaged) - 1} others" if len(damaged) > 1 else ""
         raise VerificationError(f"{damaged[0]}{others}")
-    return Receipt(layout.name, shard, nbytes, checksum(b"".join(checksums) + footer))
+    proof = tail if form.table else b"".join(checksums) + tail
+    return Receipt(layout.name, shard, nbytes, checksum(proof))
 
 
 def _read_exactly(path: Place, start: int, stop: int) -> bytes:
-    """Return bytes ``[start, stop)`` of a file, in several reads if need be."""
-    parts: list[bytes | memoryview] = []
-    while start < stop and (part := files.read_range(path, start, stop)):
-        parts.append(part)
-        start += len(part)
-    if start < stop:
-        raise VerificationError(f"it ends {stop - start:,} bytes early")
-    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+    """Return bytes ``[start, stop)`` of a file."""
+    content = files.read_range(path, start, stop)
+    if len(content) < stop - start:
+        raise VerificationError(f"it ends {stop - start - len(content):,} bytes early")
+    return bytes(content)

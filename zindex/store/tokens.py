@@ -3,16 +3,22 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, DTypeLike
 from zindex.errors import SourceError, StoreError, VerificationError
+from zindex.formats.bin_idx import HEADER, parse_header
+from zindex.io.files import modified_at
+from zindex.io.local import open_regular, read_bytes
+from zindex.io.objects import Place
 from zindex.io.remote_files import RemoteFile, open_remote
 from zindex.io.request_threads import wait_for
+from zindex.store.checked_json import parse_as
 from zindex.store.chunk_cache import cache
 from zindex.store.chunk_fetch import REQUEST_NBYTES, Part, Request, coalesce
 from zindex.store.open import Store
@@ -34,30 +40,70 @@ def open_tokens(store: Store) -> RowReader:
     StoreError
         If the store holds neither tokens nor a link to them.
     SourceError
-        If the ``.bin`` that it links to is missing or of another size.
+        If the ``.bin`` that it links to is missing, of another size or of another corpus.
     """
     if schema.TOKENS.name in store:
         return store[schema.TOKENS.name]
-    link = find_link(store.attributes)
+    link = find_link(store.attributes, store.root)
     if link is None:
         raise StoreError(f"{store.root} must hold tokens or name their .bin, it does neither")
-    path, nbytes, size = link
-    if size != nbytes:
-        found = "it is missing" if size is None else f"it has {size:,}"
+    path, nbytes, problem = link
+    if problem is not None:
         raise SourceError(
-            f"{path} must have {nbytes:,} bytes, as when it was linked to {store.root}, {found}; "
+            f"{path} must have {nbytes:,} bytes, as when it was linked to {store.root}, {problem}; "
             "restore it, or convert the corpus again at another place"
         )
     return FlatFile(path, nbytes, store.spec["token_dtype"])
 
 
-def find_link(attributes: dict[str, Any]) -> tuple[str, int, int | None] | None:
-    """Return path, linked size and present size of the ``.bin`` that a store names, if it does."""
-    link = attributes.get(LINK)
+def find_link(facts: dict[str, Any], root: Place) -> tuple[str, int, str | None] | None:
+    """Return path and size of the ``.bin`` that a store names, if it does, and what is wrong.
+
+    A store may come from somebody else, and its link names any file of this machine. So a link is
+    followed only within the folder of the store, and to a ``.bin`` with an ``.idx`` whose header
+    agrees with the store.
+    """
+    link = facts.get(LINK)
     if not isinstance(link, dict):
         return None
-    path = link["path"]
-    return path, link["nbytes"], os.path.getsize(path) if os.path.exists(path) else None
+    target = parse_as(_Link, link, f"{root} as {LINK}")
+    path, nbytes = target.path, target.nbytes
+    if not os.path.isfile(path):
+        return path, nbytes, "it is missing"
+    if not (_is_below(path, root) or _is_described(path, facts["spec"])):
+        return path, nbytes, "it is the .bin of another corpus, or of none: no .idx agrees with it"
+    size = os.path.getsize(path)
+    return path, nbytes, None if size == nbytes else f"it has {size:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """The ``.bin`` of a store."""
+
+    path: str
+    nbytes: int
+
+
+def _is_below(path: str, root: Place) -> bool:
+    """Return whether a file is in the folder of a store, after symbolic links."""
+    return isinstance(root, Path) and Path(path).resolve().is_relative_to(root.resolve().parent)
+
+
+def _is_described(path: str, spec: dict[str, Any]) -> bool:
+    """Return whether an ``.idx`` next to a ``.bin`` has the dtype and counts of a store."""
+    prefix, suffix = os.path.splitext(path)
+    try:
+        descriptor, size = open_regular(f"{prefix}.idx")
+        try:
+            header = bytes(read_bytes(descriptor, HEADER.size, 0))
+            index = parse_header(header, size, f"{prefix}.idx")
+        finally:
+            os.close(descriptor)
+    except (OSError, SourceError):
+        return False
+    found = {name: getattr(index, name) for name in ("num_sequences", "num_documents")}
+    found["token_dtype"] = index.dtype.name
+    return suffix == ".bin" and found.items() <= spec.items()
 
 
 class FlatFile(LocalReader):
@@ -74,17 +120,23 @@ class FlatFile(LocalReader):
         The size that it must have at least when it is opened.
     dtype
         Dtype of the values.
+    version
+        Time of its last change, as `modified_at` returns it: a file that was changed later is
+        refused. None stands for the present one.
     """
 
-    def __init__(self, path: str, nbytes: int, dtype: npt.DTypeLike) -> None:
-        super().__init__(path, ArrayFiles.flat_file(path, nbytes, dtype))
+    def __init__(
+        self, path: str, nbytes: int, dtype: DTypeLike, version: str | None = None
+    ) -> None:
+        version = modified_at(path) if version is None else version
+        super().__init__(path, ArrayFiles.flat_file(path, nbytes, dtype), version)
         # The file may have been replaced since this process read it last.
         forget_open_shards(path)
         self.path = path
         self.file_nbytes = nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.file_nbytes, self.dtype)
+        return type(self), (self.path, self.file_nbytes, self.dtype, self.version)
 
 
 class FlatObject(RoundReader):
@@ -107,7 +159,7 @@ class FlatObject(RoundReader):
     """
 
     def __init__(
-        self, url: str, nbytes: int, dtype: npt.DTypeLike, block_nbytes: int | None = None
+        self, url: str, nbytes: int, dtype: DTypeLike, block_nbytes: int | None = None
     ) -> None:
         super().__init__(ArrayFiles.flat_file(url, nbytes, dtype))
         self.url = url

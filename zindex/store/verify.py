@@ -21,6 +21,7 @@ from zindex.errors import (
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_ahead
+from zindex.store.checked_json import parse_as
 from zindex.store.commit import (
     MANIFEST_KEY,
     PLAN_KEY,
@@ -30,9 +31,10 @@ from zindex.store.commit import (
     read_plan,
     read_root,
 )
-from zindex.store.layout import ArrayLayout
+from zindex.store.layout import ArrayLayout, parse_layouts
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import check_shard
+from zindex.store.signature import SIGNATURE_KEY, check_signature
 from zindex.store.tokens import find_link
 
 #: Folder of a repair's recomputed shards; the next repair removes what a killed one left there.
@@ -47,6 +49,8 @@ _NUM_THREADS = 8
 _NUM_PENDING = 4 * _NUM_THREADS
 # Fields of ``attributes.zindex`` that are in plan.json too.
 _PLAN_FIELDS = ("format_version", "kind", "fingerprint", "spec", "arrays", "grid")
+# Size and checksum of each shard of each array.
+_MANIFEST: Any = dict[str, tuple[tuple[int, int], ...]]
 # Files of a build that no reader needs.
 _SCRATCH_KEYS = ("_zindex/generator.json", "_zindex/alive")
 
@@ -134,6 +138,7 @@ def verify_store(
     url: PlaceLike,
     facts: dict[str, Any] | None = None,
     *,
+    key: str | None = None,
     advance: Callable[[int], None] = lambda num_shards: None,
 ) -> StoreReport:
     """Read every byte of a store and report what is damaged.
@@ -144,6 +149,8 @@ def verify_store(
         Path or URL of the store.
     facts
         What plan.json must hold, if known; otherwise its own digest is checked.
+    key
+        PEM file of an Ed25519 public key that must have signed the store; None asks for none.
     advance
         Called with the number of shards read since the last call.
 
@@ -170,7 +177,7 @@ def verify_store(
     _check_plan(found, facts)
     if found.facts is None:
         return found
-    found.layouts = tuple(ArrayLayout.from_json(fields) for fields in found.facts["arrays"])
+    found.layouts = parse_layouts(found.facts["arrays"], found.root)
     if found.was_committed:
         _check_manifest(found)
         for layout in found.layouts:
@@ -179,6 +186,11 @@ def verify_store(
             _check_same(found, f"{layout.name}/{ROOT_KEY}", metadata, problem)
     _check_shards(found, advance)
     _check_link(found)
+    if key is not None:
+        try:
+            check_signature(found.root, key)
+        except VerificationError as error:
+            found.add(SIGNATURE_KEY, str(error))
     _note_other_files(found)
     return found
 
@@ -261,7 +273,7 @@ def _parse_manifest(
 ) -> dict[ShardId, Receipt] | None:
     """Return the receipts of a manifest, or None if it does not hold them."""
     try:
-        rows = json.loads(content)
+        rows = parse_as(_MANIFEST, json.loads(content), MANIFEST_KEY)
         if canonical_json(rows).encode() != content:
             return None
         receipts = {
@@ -269,7 +281,7 @@ def _parse_manifest(
             for name, pairs in rows.items()
             for shard, (nbytes, crc) in enumerate(pairs)
         }
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, StoreError, RecursionError):
         return None
     expected = {(layout.name, shard) for layout in layouts for shard in range(layout.num_shards)}
     return receipts if receipts.keys() == expected else None
@@ -309,21 +321,19 @@ def _check_shards(found: StoreReport, advance: Callable[[int], None]) -> None:
 
 def _check_link(found: StoreReport) -> None:
     """Check the size of the ``.bin`` that a store links to; nothing else is known of it."""
-    link = find_link(found.facts or {})
+    link = find_link(found.facts or {}, found.root)
     if link is None:
         return
-    path, nbytes, size = link
-    if size is None:
-        found.add(path, "is missing: the tokens of this store lie there")
-    elif size != nbytes:
-        found.add(path, f"has {size:,} bytes, {nbytes:,} were linked to")
+    path, nbytes, problem = link
+    if problem is not None:
+        found.add(path, f"must have the {nbytes:,} bytes of the tokens of this store: {problem}")
     else:
         found.notes.append(f"the tokens lie in {path}, of which only the size was checked")
 
 
 def _note_other_files(found: StoreReport) -> None:
     """Note files that are no part of the store."""
-    known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, *_SCRATCH_KEYS}
+    known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, SIGNATURE_KEY, *_SCRATCH_KEYS}
     known |= {f"{layout.name}/{ROOT_KEY}" for layout in found.layouts}
     for layout in found.layouts:
         known |= {layout.shard_key(shard) for shard in range(layout.num_shards)}

@@ -12,31 +12,29 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from zindex.arrays import AnyArray
-from zindex.errors import StoreError, StoreNotFoundError, VerificationError
-from zindex.io.local import local_path, read_file, reading
-from zindex.store.chunk_reader import Verify, check_verify
+from zindex.errors import StoreError, StoreNotFoundError, VerificationError, check_choice
+from zindex.io.local import local_path, open_file, read_file
+from zindex.io.system_errors import reading
+from zindex.store.checked_json import MAX_SIZE
+from zindex.store.chunk_reader import Verify
 from zindex.store.codecs import CodecChain, parse_chain, parse_extension
 from zindex.store.commit import parse_json
-from zindex.store.layout import ArrayShape
+from zindex.store.layout import (
+    DATA_TYPES,
+    MAX_CHUNK_NBYTES,
+    MAX_CHUNKS,
+    MAX_SHARD_CHUNKS,
+    ArrayShape,
+)
 from zindex.store.reader import LocalReader, forget_open_shards
 from zindex.store.rows import RowReader
 from zindex.store.shard import FOREIGN_REMEDY, MISSING, ArrayFiles, IndexForm
 
-#: Data types that are read.
-DATA_TYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
-#: Bytes of the values of a chunk that must be in memory at once.
-MAX_CHUNK_NBYTES = 1 << 30
-#: Chunks of an array, and of one of its shards: a byte and an index entry are kept for each.
-MAX_CHUNKS, MAX_SHARD_CHUNKS = 1 << 28, 1 << 24
-_MAX_SIZE = 1 << 62
 _MAX_DIMS = 32
 # Kinds of numpy dtypes that are read.
 _KINDS = "biuf"
@@ -70,7 +68,7 @@ def open_array(path: str | os.PathLike[str], *, verify: Verify = "first") -> Row
     StoreError
         If its metadata are damaged or name something that cannot be read.
     """
-    check_verify(verify)
+    check_choice("verify", verify, get_args(Verify))
     root = local_path(path, "an array")
     try:
         content = read_file(root / _METADATA)
@@ -116,7 +114,7 @@ class _Metadata:
         num_dims = len(self.shape)
         self.require(1 <= num_dims <= _MAX_DIMS, f"have 1 to {_MAX_DIMS} dimensions", num_dims)
         itemsize = np.dtype(data_type).itemsize
-        is_small = math.prod(self.shape) * itemsize <= _MAX_SIZE
+        is_small = math.prod(self.shape) * itemsize <= MAX_SIZE
         self.require(is_small, "have fewer than 2**62 bytes of values", list(self.shape))
         self.grid = self._chunk_shape(fields.get("chunk_grid"), "chunk_grid")
         self._limit_chunks([-(-n // c) for n, c in zip(self.shape, self.grid, strict=True)])
@@ -137,7 +135,7 @@ class _Metadata:
     def _sizes(self, value: Any, what: str, *, least: int) -> tuple[int, ...]:
         """Return a list of sizes as a tuple."""
         are_sizes = isinstance(value, list) and all(
-            type(size) is int and least <= size <= _MAX_SIZE for size in value
+            type(size) is int and least <= size <= MAX_SIZE for size in value
         )
         self.require(are_sizes, f"have a {what} of whole numbers of at least {least}", value)
         return tuple(value)
@@ -282,7 +280,7 @@ class ZarrRows(RowReader):
         counts = [outer // inner for outer, inner in zip(self._grid, chunks, strict=True)]
         nbytes = 16 * math.prod(counts)
         end = 4 * (len(names) - 1)
-        with reading(Path(file)), open(file, "rb") as stream:
+        with reading(Path(file)), open_file(file) as stream:
             if codec.index_location.value == "end":
                 stream.seek(-min(nbytes + end, os.path.getsize(file)), os.SEEK_END)
             stored = stream.read(nbytes)

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import Dataset
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError
 from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile, list_files
-from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.jsonl_files import read_lines
-from zindex.sources.sample_files import Paths
+from zindex.sources.sample_files import DamageLog, OnDamage, Paths
 from zindex.streaming.processing.image_samples import MAX_PIXELS, load_pillow, open_image
 
 
@@ -77,7 +76,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
             raise SourceError(f"a dataset of images must have records, {jsonl_path!r} has none")
         # One buffer, because forked workers would copy the pages of many small objects.
         self._content = b"".join(lines)
-        self._stops: npt.NDArray[np.int64] = np.cumsum([len(line) for line in lines])
+        self._stops: Int64Array = np.cumsum([len(line) for line in lines])
 
     def _read(self, file: SourceFile, lines: list[bytes]) -> None:
         """Append the valid lines of a file."""

@@ -11,17 +11,10 @@ from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.loading.sampler import check_ranks
 from zindex.plan.settings import check_whole
+from zindex.streaming import resuming
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.orders import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.protocols import Sample, find_fault
-from zindex.streaming.resuming import (
-    attach_start,
-    is_of_cogdata,
-    name_states,
-    read_cogdata_state,
-    resume,
-    rewind_parts,
-)
 from zindex.streaming.source_streams import SOURCE_STREAMS
 from zindex.streaming.sources import StreamSource, describe, is_streaming, known_length
 from zindex.streaming.state import LoadedState, State, digest, load_state
@@ -249,7 +242,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
 
     def _check_state(self, state: State | None, from_url_level: bool) -> None:
         """Check that a state is of these datasets."""
-        if not state or is_of_cogdata(state):
+        if not state or resuming.is_of_cogdata(state):
             return
         own, loaded = self._identities(), load_state(state)
         loaded.check_names(own)
@@ -275,20 +268,20 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         if state is not None:
             loaded = self._load(state, start)
             if from_url_level:
-                loaded = rewind_parts(loaded, self._identities())
-            start, begin = resume(loaded, slot, include_all=from_url_level)
+                loaded = resuming.rewind_parts(loaded, self._identities())
+            start, begin = resuming.resume(loaded, slot, include_all=from_url_level)
         begin |= {"origin": start.origin.to_json()}
         stream = self._open("/", start, ignore_yield)
-        samples = attach_start(iter(stream), begin)
-        return name_states(samples) if isinstance(stream, YieldStream) else samples
+        samples = resuming.attach_start(iter(stream), begin)
+        return resuming.name_states(samples) if isinstance(stream, YieldStream) else samples
 
     def _load(self, state: State, start: StreamStart) -> LoadedState:
         """Parse a state of either form."""
-        if not is_of_cogdata(state):
+        if not resuming.is_of_cogdata(state):
             return load_state(state)
         slot, sources = start.slot, self.sources()
         slots = [replace(slot, slot=each, worker=each) for each in range(slot.num_slots)]
-        entries = {each.index: read_cogdata_state(state, sources, each) for each in slots}
+        entries = {each.index: resuming.read_cogdata_state(state, sources, each) for each in slots}
         own = (slot.rank, slot.num_ranks)
         return LoadedState(start.origin, entries, slot.num_ranks, slot.num_slots, {}, own)
 

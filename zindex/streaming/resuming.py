@@ -7,22 +7,16 @@ from typing import Any
 
 from zindex.errors import StateMismatchError
 from zindex.plan.settings import check_whole
+from zindex.streaming import worker_slots
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SEED_STEP, split_urls
 from zindex.streaming.sources import StreamSource
 from zindex.streaming.state import LoadedState, State, digest, load_state, merge_states
-from zindex.streaming.worker_slots import (
-    Entries,
-    StreamOrigin,
-    StreamStart,
-    UnreadPartitions,
-    WorkerSlot,
-)
 
 
 def resume(
-    loaded: LoadedState, slot: WorkerSlot, *, include_all: bool = False
-) -> tuple[StreamStart, State]:
+    loaded: LoadedState, slot: worker_slots.WorkerSlot, *, include_all: bool = False
+) -> tuple[worker_slots.StreamStart, State]:
     """Return the start of a worker slot of a resumed run, and its first report.
 
     Parameters
@@ -40,7 +34,7 @@ def resume(
         If it is the state of another rank, or of one rank of another number of ranks.
     """
     if not loaded.fits(slot.num_ranks, slot.num_slots):
-        return StreamStart(slot, find_origin(loaded), {}), {}
+        return worker_slots.StreamStart(slot, find_origin(loaded), {}), {}
     rank = slot.rank
     if loaded.own is not None and loaded.own[0] != rank:
         raise StateMismatchError(
@@ -59,7 +53,7 @@ def resume(
     # Whether the other ranks have loaded a state too, and so have one to merge.
     from_all = loaded.own is None and slot.num_ranks > 1 and not include_all
     begin = {f"resumed @{rank}/{slot.num_ranks}": [loaded.origin.id, resumed, from_all]}
-    return StreamStart(slot, loaded.origin, loaded.entries.get(slot.index, {})), begin
+    return worker_slots.StreamStart(slot, loaded.origin, loaded.entries.get(slot.index, {})), begin
 
 
 def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedState:
@@ -87,7 +81,7 @@ def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
     return replace(loaded, origin=origin, entries=rewound)
 
 
-def _rewind(entries: Entries) -> Entries:
+def _rewind(entries: worker_slots.Entries) -> worker_slots.Entries:
     """Return entries with all parts, and all segments of yield functions, at their starts."""
     found = dict(entries)
     while begun := [
@@ -160,21 +154,21 @@ def reshard_states(
     return {"origin": find_origin(loaded, urls).to_json()}
 
 
-def _unread_urls(loaded: LoadedState, name: str, num_urls: int) -> UnreadPartitions:
+def _unread_urls(loaded: LoadedState, name: str, num_urls: int) -> worker_slots.UnreadPartitions:
     """Return the unfinished files, in the order in which cogdata shares them."""
     unread, cursors = loaded.origin.unread(name), loaded.cursors(name)
-    if unread != UnreadPartitions():
+    if unread != worker_slots.UnreadPartitions():
         return unread.after([(finished, 0, 0) for finished, _, _ in cursors])
     done: set[int] = set()
     for slot, (finished, _, _) in zip(loaded.slots, cursors, strict=True):
         own = split_urls(num_urls, slot)
         done |= {turn // len(own) * num_urls + own[turn % len(own)] for turn in range(finished)}
-    return UnreadPartitions.without(done)
+    return worker_slots.UnreadPartitions.without(done)
 
 
 def find_origin(
-    loaded: LoadedState, urls: Mapping[str, UnreadPartitions] | None = None
-) -> StreamOrigin:
+    loaded: LoadedState, urls: Mapping[str, worker_slots.UnreadPartitions] | None = None
+) -> worker_slots.StreamOrigin:
     """Return the origin at which other worker slots resume from a state.
 
     Parameters
@@ -213,7 +207,9 @@ def find_origin(
     return _follow(old, pools=pools, skipped=skipped, orphans=orphans, older=older)
 
 
-def _follow(old: StreamOrigin, reason: str = "", **changes: Any) -> StreamOrigin:
+def _follow(
+    old: worker_slots.StreamOrigin, reason: str = "", **changes: Any
+) -> worker_slots.StreamOrigin:
     """Return the origin after another one, with an id by its content and the reason for it."""
     origin = replace(old, id=reason, ancestors=(*old.ancestors, old.id), **changes)
     return replace(origin, id=digest(origin.to_json()))
@@ -275,8 +271,8 @@ def is_of_cogdata(state: Mapping[Any, Any]) -> bool:
 
 
 def read_cogdata_state(
-    state: Mapping[Any, Any], sources: list[StreamSource], slot: WorkerSlot
-) -> Entries:
+    state: Mapping[Any, Any], sources: list[StreamSource], slot: worker_slots.WorkerSlot
+) -> worker_slots.Entries:
     """Return the entries of a worker slot from a state in cogdata's form.
 
     Parameters
@@ -299,7 +295,7 @@ def read_cogdata_state(
     StateMismatchError
         If a source has another order, or the state is not of these sources and worker slots.
     """
-    entries: Entries = {}
+    entries: worker_slots.Entries = {}
     for source in sources:
         found = state.get((source.name, slot.rank, slot.worker))
         if found is None:
@@ -315,7 +311,7 @@ def read_cogdata_state(
     return entries
 
 
-def _count_items(source: StreamSource, slot: WorkerSlot, seed: int, index: int) -> int:
+def _count_items(source: StreamSource, slot: worker_slots.WorkerSlot, seed: int, index: int) -> int:
     epoch, wrong = divmod(seed - source.seed, SEED_STEP)
     size = source.num_items
     number = epoch * size + index
@@ -325,7 +321,7 @@ def _count_items(source: StreamSource, slot: WorkerSlot, seed: int, index: int) 
 
 
 def _count_files(
-    source: StreamSource, slot: WorkerSlot, seed: int, url: str, key: str | None = None
+    source: StreamSource, slot: worker_slots.WorkerSlot, seed: int, url: str, key: str | None = None
 ) -> int:
     own = [source.dataset.urls[number] for number in split_urls(source.num_items, slot)]
     epoch, wrong = divmod(seed - source.seed - 64 * slot.rank - slot.slot, SEED_STEP)
@@ -334,7 +330,7 @@ def _count_files(
     return epoch * len(own) + own.index(url)
 
 
-def _refusal(source: StreamSource, slot: WorkerSlot, what: str) -> StateMismatchError:
+def _refusal(source: StreamSource, slot: worker_slots.WorkerSlot, what: str) -> StateMismatchError:
     return StateMismatchError(
         f"a state in cogdata's form must be of the same files, seed, {slot.num_ranks} ranks and "
         f"{slot.num_slots} loader workers, got {what} for {source.name!r} in worker {slot.worker} "

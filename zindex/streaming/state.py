@@ -11,16 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zindex.errors import StateMismatchError
+from zindex.errors import StateMismatchError, StoreError
 from zindex.store.commit import fingerprint
-from zindex.streaming.worker_slots import (
-    STATE_VERSION,
-    Cursor,
-    Entries,
-    SampleState,
-    StreamOrigin,
-    WorkerSlot,
-)
+from zindex.streaming import worker_slots
 
 State = dict[str, Any]
 
@@ -83,7 +76,7 @@ def _unite(sample_states: Iterable[Any]) -> State:
     return state
 
 
-def _read_sample_state(sample_state: SampleState) -> State:
+def _read_sample_state(sample_state: worker_slots.SampleState) -> State:
     """Return the state of one sample."""
     (origin_id, rank, num_ranks, slot, num_slots), changed, begin = sample_state
     worker_slot = f"@{rank * num_slots + slot}/{num_ranks * num_slots}"
@@ -199,9 +192,9 @@ def gather_states(state: State, group: Any = None) -> State:
 class LoadedState:
     """A parsed state: the origin of all worker slots, and the checkpoint of each."""
 
-    origin: StreamOrigin
+    origin: worker_slots.StreamOrigin
     #: Worker slot -> its entries.
-    entries: Mapping[int, Entries]
+    entries: Mapping[int, worker_slots.Entries]
     #: Ranks, and worker slots of each; 1 if none has entries.
     num_ranks: int
     num_slots: int
@@ -211,12 +204,14 @@ class LoadedState:
     own: tuple[int, int] | None
 
     @property
-    def slots(self) -> list[WorkerSlot]:
+    def slots(self) -> list[worker_slots.WorkerSlot]:
         """All worker slots."""
         indices = range(self.num_ranks * self.num_slots)
-        return [WorkerSlot.at(index, self.num_ranks, self.num_slots) for index in indices]
+        return [
+            worker_slots.WorkerSlot.at(index, self.num_ranks, self.num_slots) for index in indices
+        ]
 
-    def cursors(self, name: str) -> list[Cursor]:
+    def cursors(self, name: str) -> list[worker_slots.Cursor]:
         """Return the cursors of all worker slots in a source."""
         entries = (self.entries.get(slot.index, {}) for slot in self.slots)
         return [tuple(each.get(f"leaf {name}", (0, 0, 0))) for each in entries]
@@ -265,7 +260,7 @@ def load_state(state: State) -> LoadedState:
         return _read_state(state)
     except StateMismatchError:
         raise
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
+    except (StoreError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise StateMismatchError(
             f"a state must be as to_state and merge_states made it, it is damaged: {error!r}; take "
             "another checkpoint"
@@ -274,12 +269,12 @@ def load_state(state: State) -> LoadedState:
 
 def _read_state(state: State) -> LoadedState:
     version = state["origin"].get("version")
-    if version != STATE_VERSION:
+    if version != worker_slots.STATE_VERSION:
         raise StateMismatchError(
-            f"a state must be of version {STATE_VERSION}, got {version!r}; use the zindex that "
-            "wrote it"
+            f"a state must be of version {worker_slots.STATE_VERSION}, got {version!r}; use the "
+            "zindex that wrote it"
         )
-    origin = StreamOrigin.from_json(state["origin"])
+    origin = worker_slots.StreamOrigin.from_json(state["origin"])
     known = {origin.id, *origin.ancestors}
     flat: State = {}
     for key, value in state.items():
@@ -295,7 +290,7 @@ def _read_state(state: State) -> LoadedState:
             )
         if value[0] == origin.id:
             flat[key] = value
-    slots: dict[int, Entries] = {}
+    slots: dict[int, worker_slots.Entries] = {}
     turns: dict[int, int] = {}
     num_ranks = num_slots = 1
     for key, (_, value) in flat.items():

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import Int64Array
+from zindex.store.checked_json import parse_as
 
 STATE_VERSION = 1
 
@@ -122,14 +123,6 @@ class UnreadPartitions:
             low = max(low, ranges.pop(0)[1])
         return cls(low, tuple(ranges), tuple(sorted(begun.items())))
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "UnreadPartitions":
-        """Return unread parts from their fields as JSON values."""
-        ahead, begun = (
-            tuple((int(a), int(b)) for a, b in fields[name]) for name in ("ahead", "begun")
-        )
-        return cls(int(fields["low"]), ahead, begun)
-
 
 def _unite(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the union of ranges, ascending and disjoint."""
@@ -203,10 +196,8 @@ class StreamOrigin:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "StreamOrigin":
         """Return the origin that `to_json` wrote."""
-        values = {name: fields[name] for name in cls.__dataclass_fields__}
-        pools = values["pools"].items()
-        values["pools"] = {name: UnreadPartitions.from_json(each) for name, each in pools}
-        return cls(**values | {"ancestors": tuple(fields["ancestors"])})
+        own = {name: fields[name] for name in cls.__dataclass_fields__}
+        return parse_as(cls, own, "the state of a stream")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Render conversations by the Jinja templates of tokenizers.
 
 Templates run in Jinja's immutable sandbox: they read no files, include no others and reach no
-private attributes. They may still take long, so use templates from trusted sources only.
+private attributes. `zindex.text.template_limits` bounds their time and memory.
 """
 
 import datetime
@@ -40,6 +40,7 @@ PLAIN = (
 _BUILT_IN = {"chatml": CHATML, "plain": PLAIN}
 # Code points without a meaning: noncharacters, then private use.
 _MARKERS = [range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE)]
+_MAX_TEXT_LENGTH = 1 << 20
 # Errors of the Python expressions in templates.
 _TEMPLATE_ERRORS = (
     ArithmeticError,
@@ -174,9 +175,14 @@ class ChatTemplate:
         """Return the rendered text of a conversation."""
         import jinja2
 
+        from zindex.text.template_limits import within_limits
+
         known = {"tools": tools, "documents": None, **self.special_tokens, **self.variables}
         try:
-            text = str(self._template.render(known | {"messages": messages} | given))
+            values = known | {"messages": messages} | given
+            text = str(within_limits(self._template.render, values))
+        except ConfigError:
+            raise
         except jinja2.exceptions.SecurityError as error:
             raise ConfigError(
                 f"a chat template must keep to Jinja's sandbox, this one does not: {error}; use "
@@ -276,24 +282,25 @@ def open_template(
 def _compile(text: str, date: str | None) -> Any:
     """Return the compiled template."""
     jinja2 = need("jinja2", "a chat template", "zindex[keyed]")
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
     from zindex.text.generation_tag import GenerationTag
+    from zindex.text.template_limits import BoundedSandbox, bounded, within_limits
 
     def raise_exception(message: Any) -> None:
         raise jinja2.TemplateError(str(message))
 
     # The settings of transformers, so that templates render the same text.
-    environment = ImmutableSandboxedEnvironment(
+    environment = BoundedSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = bounded("tojson", _to_json)
     environment.globals["raise_exception"] = raise_exception
     if date is not None:
         environment.globals["strftime_now"] = _parse_date(date).strftime
     try:
-        return environment.from_string(text)
-    except jinja2.TemplateError as error:
+        if len(text) > _MAX_TEXT_LENGTH:
+            raise jinja2.TemplateError(f"it has more than {_MAX_TEXT_LENGTH:,} characters")
+        return within_limits(environment.from_string, text)
+    except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
         raise ConfigError(

@@ -3,8 +3,10 @@
 import hashlib
 import inspect
 import os
+import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from concurrent.futures import Future
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
-from zindex.text.tokenizer_settings import (
-    TokenizerSettings,
-    read_tokenizer_settings,
-    settings_of_object,
-)
+from zindex.text import tokenizer_settings
 from zindex.text.tokenizers.base import find_token
 from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokenizer
 from zindex.text.tokenizers.rust_tokenizers import find_tokenizer_file, load_tokenizer_file
@@ -25,6 +23,11 @@ from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 #: A path, something with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
 
+#: Seconds that a call may take, in addition to those for its characters.
+MAX_SECONDS = 60.0
+# Characters per second of the slowest tokenizers, a hundredth of the usual ones; and of calls for
+# which a thread is started: less would take as long as that.
+_MIN_BANDWIDTH, _MIN_WATCHED = 10_000, 1 << 13
 # The tokenizers library has ids of 32 bits.
 _MAX_ID = 1 << 32
 # Attributes of tokenizers with the id of the end of a document.
@@ -101,8 +104,42 @@ class TextEncoder:
         Raises
         ------
         ConfigError
-            If the tokenizer returns anything but whole numbers.
+            If the tokenizer returns anything but whole numbers, or a pattern of it fails or does
+            not end.
         """
+        if self.path is None and not isinstance(self.tokenizer, TextTokenizer):
+            return self._encode(texts, special_tokens)
+        # Native code cannot be interrupted, but it releases the interpreter for those who wait.
+        nbytes = sum(map(len, texts))
+        seconds = MAX_SECONDS + nbytes / _MIN_BANDWIDTH
+        answer: Future[list[Int64Array]] = Future()
+        cause: BaseException
+        try:
+            if nbytes < _MIN_WATCHED:
+                return self._encode(texts, special_tokens)
+            work = partial(self._answer, answer, texts, special_tokens)
+            threading.Thread(target=work, name="zindex-tokenizer", daemon=True).start()
+            return answer.result(seconds)
+        except TimeoutError as error:
+            reason, cause = f"within {seconds:.0f} s, a pattern of it backtracks", error
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which is no Exception
+                raise
+            reason, cause = f"but a pattern of it fails: {str(error)[:200]}", error
+        raise ConfigError(
+            f"the tokenizer {self.path or self.tokenizer!r} must encode {nbytes:,} characters "
+            f"{reason}; take another tokenizer"
+        ) from cause
+
+    def _answer(self, answer: "Future[list[Int64Array]]", *given: Any) -> None:
+        """Set the result of `_encode`."""
+        try:
+            answer.set_result(self._encode(*given))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    def _encode(self, texts: Sequence[str], special_tokens: bool) -> list[Int64Array]:
+        """Return the ids of each text."""
         tokenizer = self.tokenizer
         plain = {} if special_tokens else {"add_special_tokens": False}
         if hasattr(tokenizer, "encode_batch_fast"):  # the same ids without offsets
@@ -184,7 +221,7 @@ class TextEncoder:
             )
         return array.astype(np.int64, copy=False)
 
-    def settings(self) -> TokenizerSettings:
+    def settings(self) -> tokenizer_settings.TokenizerSettings:
         """Return the tokenizer's special tokens and chat templates.
 
         Raises
@@ -193,8 +230,8 @@ class TextEncoder:
             If a file in its folder is damaged.
         """
         if self.path is not None:
-            return read_tokenizer_settings(self.path)
-        return settings_of_object(self.tokenizer)
+            return tokenizer_settings.read_tokenizer_settings(self.path)
+        return tokenizer_settings.settings_of_object(self.tokenizer)
 
     def find_end(self, token: bool | int | str, what: str) -> int | None:
         """Return the end id of documents: as `find_id`, but True prefers the ``eos_token``.

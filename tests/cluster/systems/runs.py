@@ -13,6 +13,9 @@ from tests.trees import shard_stamps
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_writer import PairWriter
 
+#: The ``train.py`` of the scripts and manifests.
+TRAIN = str(Path(__file__).with_name("train.py"))
+
 _WEIGHTS = {"web": 0.5, "code": 0.3, "books": 0.2}
 _NUM_DOCUMENTS = 60
 _SAMPLES = 300
@@ -34,8 +37,7 @@ class Run:
 
     def train(self, *options: str) -> list[str]:
         """Return the ``train.py`` that trains on this run, with its arguments."""
-        script = str(Path(__file__).with_name("train.py"))
-        return [script, str(self.file), str(self.folder), *options]
+        return [TRAIN, "--run", str(self.file), *options]
 
     def stamps(self) -> dict[str, tuple[int, int]]:
         """Return inode and time of every shard that is finished."""

@@ -1,15 +1,15 @@
-"""``cluster/mpi``: four ranks under Open MPI."""
+"""``cluster/mpi``: two ranks under Open MPI."""
 
 from tests.cloud.servers import free_port
 from tests.cluster.systems.runs import Run
 from tests.cluster.systems.watched import FOLDERS, Watched, running
 
 
-def test_a_job_of_four_ranks(
+def test_a_job_of_two_ranks(
     run: Run, golden: dict[str, str], watched: Watched, mpirun: str
 ) -> None:
     hostfile = run.folder / "hostfile"
-    hostfile.write_text("localhost slots=4\n")
+    hostfile.write_text("localhost slots=2\n")
     environment = watched.environment(
         HOSTFILE=str(hostfile),
         MASTER_PORT=str(free_port()),
@@ -22,4 +22,4 @@ def test_a_job_of_four_ranks(
     with running(command, environment, log) as process:
         assert process.wait(200) == 0, log.read_text()
         watched.check_end()
-    run.check(golden, 4, "mpi")
+    run.check(golden, 2, "mpi")

@@ -47,21 +47,27 @@ def check_end(job: Job, log: Path, watched: Watched) -> None:
     watched.check_end()
 
 
+@pytest.mark.slow
 def test_ranks_scheduler_and_workers_in_one_job(
     run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
 ) -> None:
-    seen = run.folder / "seen"
-    options = ["--no-folder", "--num-workers=2", f"--until={seen}"]
-    job = submit(str(SCRIPTS / "train.sbatch"), *run.train(*options))
-    wait_for(run.folder / "ready-0", log)
-    # The nodes are on one machine: nobody else reaches what zindex has started.
-    listeners = watched.listeners("zindex.cluster")
-    assert len(listeners) == 3, listeners
-    assert all(listener.is_loopback for listener in listeners)
-    seen.touch()
+    job = submit(str(SCRIPTS / "train.sbatch"), *run.train())
     check_end(job, log, watched)
     run.check(golden, 2, "torchrun")
-    assert not (run.folder / "cluster").exists()
+
+
+def test_a_requeued_job_is_otherwise_that_of_train_sbatch() -> None:
+    def commands(name: str) -> list[str]:
+        text = (SCRIPTS / name).read_text().replace("\\\n", "")
+        lines = (line.partition(" #")[0].strip() for line in text.splitlines())
+        return [line for line in lines if line and not line.startswith("#")]
+
+    start, *plain, step = commands("train.sbatch")
+    assert commands("requeue.sbatch") == [
+        *(start, *plain),
+        "trap 'scontrol requeue \"$SLURM_JOB_ID\"' USR1",
+        *(f"{step} &", "wait $!"),
+    ]
 
 
 def test_nodes_without_ranks_build_too(
@@ -77,10 +83,13 @@ def test_nodes_without_ranks_build_too(
 def test_a_preempted_job_goes_on_from_its_finished_shards(
     run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
 ) -> None:
-    job = submit(
-        *("--nodes=2", str(SCRIPTS / "requeue.sbatch")), *run.train("--stand-still-after=12")
-    )
+    options = ["--no-folder", "--num-workers=2", "--stand-still-after=12"]
+    job = submit("--nodes=2", str(SCRIPTS / "requeue.sbatch"), *run.train(*options))
     wait_for(run.folder / "midway", log)
+    # The nodes are on one machine: nobody else reaches what zindex has started.
+    listeners = watched.listeners("zindex.cluster")
+    assert len(listeners) == 3, listeners
+    assert all(listener.is_loopback for listener in listeners)
     before = run.stamps()
     assert before
     urgent = submit("--partition=urgent", "--nodes=3", "--exclusive", "--wrap=true")
@@ -93,6 +102,7 @@ def test_a_preempted_job_goes_on_from_its_finished_shards(
     run.check(golden, 2, "torchrun")
     after = run.stamps()
     assert {name: after[name] for name in before} == before
+    assert not (run.folder / "cluster").exists()
 
 
 @pytest.mark.slow

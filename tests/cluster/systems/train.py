@@ -1,7 +1,7 @@
 """A small ``train.py``: a cluster beside its ranks builds the blend that they read.
 
-``python train.py RUN.yaml FOLDER``, on every rank of a job. Each rank writes what it found to
-``FOLDER/rank-N.json``.
+``python train.py --run RUN.yaml``, on every rank of a job. Each rank writes what it found to
+``rank-N.json`` in the folder of the run.
 """
 
 import argparse
@@ -62,8 +62,10 @@ def stand_still_after(num_tasks: int, midway: Path) -> None:
 def train(arguments: argparse.Namespace) -> None:
     """Be one rank of the job."""
     ports = list_ports()
-    folder = os.environ.get("CLUSTER_FOLDER", arguments.folder / "cluster")
-    with alongside(None if arguments.no_folder else folder, threads=1) as cluster:
+    arguments.folder = arguments.run.parent
+    cluster_folder = os.environ.get("CLUSTER_FOLDER", arguments.cluster_folder)
+    cluster_folder = cluster_folder or arguments.folder / "cluster"
+    with alongside(None if arguments.no_folder else cluster_folder, threads=1) as cluster:
         job = cluster.job
         if cluster.client is not None:
             start = os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -101,8 +103,8 @@ def train(arguments: argparse.Namespace) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("run", type=Path)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--cluster-folder", type=Path, help="default: beside the run")
     parser.add_argument("--no-folder", action="store_true", help="meet by torch's own store")
     parser.add_argument("--until", type=Path, help="stay beside the cluster until this file")
     parser.add_argument("--stand-still-after", type=int, default=0, help="tasks of the first start")

@@ -149,7 +149,7 @@ def test_meta_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(bin_folder, "open", refuse, raising=False)
-    message = r"meta\.json must be readable, .*: Permission denied; check its"
+    message = r"meta\.json must be readable, .*: Permission denied; check the perm"
     with pytest.raises(StoreUnreadableError, match=message):
         read_bin_shards(tmp_path)
 

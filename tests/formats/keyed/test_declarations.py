@@ -5,7 +5,7 @@ import re
 import pytest
 
 from zindex.errors import SourceError
-from zindex.formats.keyed.declarations import DTYPES, check_key, parse_dtype, parse_offsets
+from zindex.formats.keyed.keyed_array import DTYPES, check_key, parse_dtype, parse_offsets
 
 
 @pytest.mark.parametrize("key", ["sequence", "loss_mask", "a.b", ".a", "ключ", "a b", "x" * 200])

@@ -1,9 +1,11 @@
 """HDF5 files of keys."""
 
+import errno
 import os
 import shutil
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import h5py
 import numpy as np
 import pytest
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, StoreUnwritableError
 from zindex.formats.keyed import h5_file
 from zindex.formats.keyed.h5_file import read_h5_shards, write_h5_file
 from zindex.formats.keyed.keyed_array import KeyedArray
+from zindex.io.local import write_from
 
 
 def values_of(array: KeyedArray) -> list[list[int]]:
@@ -54,6 +57,27 @@ def test_twelve_datasets_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert np.diff(sequence.item_offset).tolist() == list(range(12))
     assert (sequence.dtype, shard.arrays["loss_mask"].dtype) == ("int32", "bool")
     assert values_of(shard.arrays["loss_mask"])[3] == [True, False, True]
+
+
+def test_a_full_disk_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 itself would crash the process."""
+    records = {key: [np.arange(i) for i in range(90)] for key in "ab"}
+    path = tmp_path / "a.h5"
+    write_h5_file(path, records)
+    old = path.read_bytes()
+    for number in range(0, 400, 17):
+        calls = count()
+
+        def fail(*arguments: Any, calls: Any = calls, number: int = number) -> None:
+            if next(calls) == number:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_from(*arguments)
+
+        monkeypatch.setattr(h5_file, "write_from", fail)
+        with pytest.raises(StoreUnwritableError, match="No space left on device; make room"):
+            write_h5_file(path, records)
+        assert path.read_bytes() == old
+        assert os.listdir(tmp_path) == ["a.h5"]
 
 
 def test_files_in_natural_order_of_their_paths(tmp_path: Path) -> None:
@@ -186,9 +210,11 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
 def test_values_behind_the_end_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.h5", k=[np.arange(300, dtype="i4")])
     # HDF5 itself refuses such places from its version 2.0 on.
-    monkeypatch.setattr(h5_file.os.path, "getsize", lambda path: 1500)
+    status = os.stat(tmp_path / "a.h5")
+    short = os.stat_result((*status[:6], 1500, *status[7:]))
+    monkeypatch.setattr(h5_file.os, "stat", lambda path: short)
     with pytest.raises(SourceError, match=r"data_0 must end before byte 1,500 .* 300 values of in"):
-        read_h5_shards(tmp_path)
+        read_h5_shards(tmp_path / "a.h5")
 
 
 def test_places_without_files(tmp_path: Path) -> None:

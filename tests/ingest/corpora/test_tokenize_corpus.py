@@ -18,7 +18,7 @@ from zindex.execution.executor import SerialExecutor
 from zindex.ingest.convert import convert
 from zindex.ingest.corpora import tokenize_corpus as module
 from zindex.ingest.corpora.tokenize_corpus import TEXTS, tokenize_corpus
-from zindex.ingest.export import export
+from zindex.ingest.merge import export
 from zindex.ingest.records import partitions, read_partitions
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
@@ -180,8 +180,9 @@ def test_unfinished_work_of_something_else(folder: Path, monkeypatch: pytest.Mon
     async def fail(*args: Any, **kwargs: Any) -> None:
         raise SourceError("the disk is gone")
 
-    for to, broken in (("bin", "write_pair"), ("zarr", "convert_corpus")):
-        monkeypatch.setattr(module, broken, fail)
+    pairs = module.write_pair
+    for to, owner, broken in (("bin", pairs, "write_pair"), ("zarr", module, "convert_corpus")):
+        monkeypatch.setattr(owner, broken, fail)
         with pytest.raises(SourceError, match="the disk is gone"):
             tokenize_corpus(folder / "in", folder / to, to=to, **settings)
         monkeypatch.undo()
@@ -201,9 +202,9 @@ def test_settings_that_do_not_fit(folder: Path) -> None:
 
 def test_tokenizers_must_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
-    texts = module.TextDocuments(
+    texts = module.text_documents.TextDocuments(
         *module.open_texts(folder / "in", None, None, "error"),
-        settings=module.TextSettings("text", "uint16"),
+        settings=module.text_documents.TextSettings("text", "uint16"),
         encoder=module.TextEncoder(folder / "tokenizer"),
         skip_damaged=False,
     )

@@ -93,7 +93,7 @@ def test_any_format_to_any_other_and_back(tmp_path: Path, records: Any, kind: An
 
 
 def test_lines_come_back_as_lines(tmp_path: Path) -> None:
-    rewards = np.array([0.1, -2e30, 3, np.inf, 1e-45], np.float32)
+    rewards = np.array([0.1, -2e30, 3, 3.4e38, 1e-45], np.float32)
     records = [{"rewards": rewards, "mask": np.array([True])}]
     path = write_lines(tmp_path / "in/a.jsonl", records)
     convert_keyed(path, tmp_path / "s", client=SERIAL)
@@ -104,6 +104,15 @@ def test_lines_come_back_as_lines(tmp_path: Path) -> None:
     assert json.loads(text) == json.loads(path.read_text())
     again = convert_keyed(tmp_path / "o", tmp_path / "t", client=SERIAL)
     assert stored(again) == flat([records])
+
+
+def test_numbers_that_json_lacks(tmp_path: Path) -> None:
+    records = [{"rewards": np.array([reward], np.float32)} for reward in (0.5, np.inf)]
+    write_h5(tmp_path / "in", [records])
+    convert_keyed(tmp_path / "in", tmp_path / "s", client=SERIAL)
+    with pytest.raises(StoreError, match=r"must be finite, record 1 of .* give another storage_ty"):
+        export_keyed(tmp_path / "s", tmp_path / "o", storage_type="jsonl", client=SERIAL)
+    assert not (tmp_path / "o/a.jsonl").exists()
 
 
 @pytest.mark.parametrize(

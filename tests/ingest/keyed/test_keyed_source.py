@@ -5,7 +5,7 @@ import pytest
 
 from zindex.errors import ConfigError
 from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
-from zindex.ingest.keyed.keyed_source import KeyedSource, read_spans
+from zindex.ingest.keyed.convert_keyed import KeyedSource, read_spans
 
 
 def keyed_array(key: str, path: str, length: int, **offsets: np.ndarray) -> KeyedArray:

@@ -15,7 +15,7 @@ from tests.sources.test_parquet_files import write_parquet
 from zindex.errors import ConfigError, SourceError
 from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.formats import json_lines
-from zindex.formats.json_lines import decode_with_json, parse_exactly
+from zindex.formats.json_lines import decode_with_json, parse_object
 from zindex.ingest.records import open_files as module
 from zindex.ingest.records.open_files import (
     find_kind,
@@ -127,7 +127,7 @@ def test_lines_are_numbered_in_every_part(
 
 
 def test_numbers_keep_all_their_digits(tmp_path: Path) -> None:
-    row = {"a": 2**64, "b": [-(10**40)], "c": 0.1, "d": float("inf"), "e": None, "f": [None]}
+    row = {"a": 2**64, "b": [-(10**40)], "c": 0.1, "e": None, "f": [None]}
     path = write_jsonl(tmp_path / "a.jsonl", [row])
     [found] = exact(path, 1 << 20).read_part(0)
     assert found == row | {"e": "", "__url__": str(path), "__key__": "0"}
@@ -137,7 +137,7 @@ def test_numbers_keep_all_their_digits(tmp_path: Path) -> None:
 def parse(line: bytes) -> str:
     """What a line is read as, with types, or why it is damaged."""
     try:
-        return repr(parse_exactly(line))
+        return repr(parse_object(line))
     except SourceError as error:
         return f"error: {error}"
 

@@ -9,8 +9,8 @@ from tests.conftest import numbers
 from tests.ingest.records.sources import draw_files
 from zindex.errors import SourceError
 from zindex.ingest.records import read_partitions as reading
+from zindex.ingest.records.import_records import RecordTable, StreamSpan, store_stream_shard
 from zindex.ingest.records.read_partitions import Partition, Settings, read_partition
-from zindex.ingest.records.write_shards import RecordTable, StreamSpan, store_stream_shard
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_reader
 from zindex.store.records import Form, encode_value
@@ -105,7 +105,7 @@ def test_metadata_must_be_joined_to_a_record(
     RecordTable([], Settings(), ["y"])
     # More fields than are reported: the field may exist.
     monkeypatch.setattr(reading, "MAX_NAMES", 1)
-    monkeypatch.setattr("zindex.ingest.records.write_shards.MAX_NAMES", 1)
+    monkeypatch.setattr("zindex.ingest.records.import_records.MAX_NAMES", 1)
     source.parts = [(0, [{"x": "abc", "z": 1}])]
     result = read_partition(source, tmp_path, Partition("q", 0, (0,)), Settings())
     assert len(result.names) == 1

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zindex.inspection.bench import short_loads
-from zindex.inspection.bench.short_loads import can_load, measure_loading, write_tokens
+from zindex.inspection.bench import bench
+from zindex.inspection.bench.bench import can_load, measure_loading, write_tokens
 
 
 def test_batches_are_read_and_counted(tmp_path: Path) -> None:
@@ -25,5 +25,5 @@ def test_a_corpus_of_few_tokens_still_makes_batches(tmp_path: Path) -> None:
 
 
 def test_without_torch_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_loads, "find_spec", lambda name: None)
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
     assert not can_load()

@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from zindex.inspection.bench.bandwidths import Bandwidths
-from zindex.inspection.bench.bench import BenchBuilds, BenchResult
+from zindex.inspection.bench.bench import BenchBuilds, BenchResult, LoadRate
 from zindex.inspection.bench.cost_model import Costs, Machines, forecast_build
 from zindex.inspection.bench.fitting import MeasuredBuild
 from zindex.inspection.bench.job import Job
-from zindex.inspection.bench.short_loads import LoadRate
 from zindex.inspection.tables.bench_table import bench_lines
 
 JOB = Job(2e12, num_datasets=10)

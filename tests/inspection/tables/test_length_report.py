@@ -27,9 +27,9 @@ def test_text_has_tables_and_advice() -> None:
         make_mix(), num_samples=1000, client=SERIAL, sequence_lengths=[64, 128], num_ranks=11
     )
     assert report.to_text().splitlines() == [
-        "  samples  length  unit    mean  median  90%  99%  longest  bytes  read  source",
-        "       10      55  tokens   5.5       5    9   10       10         100%  small",
-        "    1,000  90,000  tokens  90.0      90   90   90       90         100%  large",
+        "  samples  length  unit    mean  median  90%  99%  longest  read  source",
+        "       10      55  tokens   5.5       5    9   10       10  100%  small",
+        "    1,000  90,000  tokens  90.0      90   90   90       90  100%  large",
         "",
         "a run of 1,000 samples:",
         "  share  drawn  length  epochs  equal epochs  few repeats  source",

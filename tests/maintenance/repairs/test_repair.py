@@ -239,6 +239,15 @@ def test_a_changed_manifest_is_not_trusted(make_case: Callable[[str], Case]) -> 
     assert all_files(case.root) == case.golden
 
 
+def test_folders_in_place_of_a_shard_and_of_the_root(make_case: Callable[[str], Case]) -> None:
+    case = make_case("megatron")
+    damaged = {case.shards[0], "zarr.json"}
+    for key in damaged:
+        (case.root / key).unlink()
+        (case.root / key / "empty").mkdir(parents=True)
+    case.check_repair(damaged)
+
+
 def test_a_sound_store_is_not_written(make_case: Callable[[str], Case]) -> None:
     case = make_case("scalable")
     before = case.stamps()
@@ -259,6 +268,11 @@ def test_files_of_a_killed_repair_are_no_damage_and_are_removed(
     assert not report.notes
     (case.root / "shuffle_index/c/1").unlink()
     assert case.repair().rebuilt == ("shuffle_index/c/1",)
+    assert all_files(case.root) == case.golden
+    # Those of a repair that died after it had put everything in place.
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half a sh")
+    assert case.repair().rebuilt == ()
     assert all_files(case.root) == case.golden
 
 
@@ -496,6 +510,8 @@ def test_a_linked_bin_is_not_rebuilt(make_case: Callable[[str], Case]) -> None:
     case = make_case("link")
     os.truncate(f"{case.source}.bin", 8)
     (damage,) = verify_store(case.root).damages
-    assert damage.problem == "has 8 bytes, 240 were linked to"
-    with pytest.raises(SourceError, match=r"corpus-1.bin has 8 bytes, 240 were linked to; restore"):
+    assert damage.problem == "must have the 240 bytes of the tokens of this store: it has 8"
+    with pytest.raises(
+        SourceError, match=r"corpus-1.bin must have the 240 bytes of .*: it has 8; restore"
+    ):
         case.repair()

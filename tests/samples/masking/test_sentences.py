@@ -14,7 +14,7 @@ from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.convert import convert
 from zindex.samples.batch import BatchRequest
-from zindex.samples.masking.sentences import read_sentences
+from zindex.samples.masking.masked_batches import read_sentences
 
 
 @pytest.mark.parametrize("kinds", ["pair", "pair zarr", "zarr zarr pair zarr", "pair memory zarr"])

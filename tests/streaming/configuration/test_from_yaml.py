@@ -245,7 +245,7 @@ def test_the_same_class_each_time_and_objects_pickle(tmp_path: Path) -> None:
     assert type(first) is type(second) is Strict
     again = pickle.loads(pickle.dumps(first))
     assert (again.path, again.name) == ("a", "x")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
         assert pool.map(read_name, [first]) == ["x"]
 
 

@@ -16,14 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError, StoreNotFoundError
-from zindex.formats.keyed.declarations import check_key, parse_dtype, parse_offsets
-from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
+from zindex.formats.keyed.keyed_array import (
+    KeyedArray,
+    KeyedShard,
+    check_key,
+    parse_dtype,
+    parse_offsets,
+)
 from zindex.formats.keyed.natural_order import list_below
-from zindex.io.local import replacing, unreadable
+from zindex.io.local import make_folder, replacing, sync_directory
+from zindex.io.system_errors import unreadable
 
 #: The file that describes a shard.
 META = "meta.json"
@@ -76,7 +81,7 @@ def _read_shard(root: str, name: str) -> KeyedShard:
 
 def _read_meta(path: str) -> dict[str, Any]:
     """Return the object in a ``meta.json``."""
-    _regular_size(path)
+    _regular_file(path)
     try:
         with open(path, "rb") as file:
             meta = json.loads(file.read(), object_pairs_hook=_without_repeats)
@@ -119,11 +124,11 @@ def _read_array(folder: str, key: str, entry: Any) -> KeyedArray:
             )
     dtype = parse_dtype(entry.get("dtype"), where=where.rstrip(","))
     path = os.path.join(folder, f"{key}.bin")
-    nbytes, size = length * np.dtype(dtype).itemsize, _regular_size(path)
-    if size != nbytes:
+    nbytes, status = length * np.dtype(dtype).itemsize, _regular_file(path)
+    if status.st_size != nbytes:
         raise SourceError(
             f"{path} must hold {nbytes:,} bytes, for {META} says {length:,} values of {dtype}, "
-            f"but it holds {size:,}; restore the file"
+            f"but it holds {status.st_size:,}; restore the file"
         )
     item_offset = group_offset = None
     if entry.get("offsets") is not None:
@@ -138,11 +143,12 @@ def _read_array(folder: str, key: str, entry: Any) -> KeyedArray:
             entry["group_offsets"], stop=len(item_offset) - 1, where=f"{where} group_offsets,"
         )
     whole_file = np.zeros(1, np.int64), np.array([0, length], np.int64)
-    return KeyedArray(key, path, dtype, *whole_file, item_offset, group_offset)
+    offsets = item_offset, group_offset
+    return KeyedArray(key, path, dtype, *whole_file, *offsets, modified=status.st_mtime_ns)
 
 
-def _regular_size(path: str) -> int:
-    """Return the size of a file; SourceError if it is missing or not a regular file."""
+def _regular_file(path: str) -> os.stat_result:
+    """Return the status of a file; SourceError if it is missing or not a regular file."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -152,7 +158,7 @@ def _regular_size(path: str) -> int:
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{path} must be a regular file, it is something else; restore the file")
-    return status.st_size
+    return status
 
 
 def _with_offsets(array: KeyedArray, others: Collection[KeyedArray]) -> KeyedArray:
@@ -185,7 +191,7 @@ def _agree(arrays: Iterable[KeyedArray]) -> bool:
 
 def write_bin_folder(
     folder: str | os.PathLike[str],
-    values: Mapping[str, Iterable[npt.NDArray[Any]]],
+    values: Mapping[str, Iterable[AnyArray]],
     *,
     dtypes: Mapping[str, str],
     item_offset: Mapping[str, Int64Array] | None = None,
@@ -212,7 +218,7 @@ def write_bin_folder(
         If a key, a dtype or offsets are not valid.
     """
     target = os.fspath(folder)
-    os.makedirs(target, exist_ok=True)
+    make_folder(Path(target))
     meta: dict[str, dict[str, Any]] = {}
     meta_path = os.path.join(target, META)
     with ExitStack() as stack:
@@ -227,10 +233,12 @@ def write_bin_folder(
             meta[key] |= _write_offsets(meta[key]["shape"][0], *offsets, where=path)
         with open(meta_partial, "w", encoding="utf-8") as file:
             json.dump(meta, file)
-        Path(meta_path).unlink(missing_ok=True)
+        if os.path.lexists(meta_path):
+            os.unlink(meta_path)
+            sync_directory(Path(target))  # new values must never have old offsets
 
 
-def _write_values(path: str, blocks: Iterable[npt.NDArray[Any]], dtype: str) -> dict[str, Any]:
+def _write_values(path: str, blocks: Iterable[AnyArray], dtype: str) -> dict[str, Any]:
     """Write the values of a key and return their entry of ``meta.json``."""
     length = 0
     stored = np.dtype(dtype).newbyteorder("<")

@@ -4,25 +4,21 @@ Each dataset is a record. If a record is a group of items, such as the responses
 a group ``data_<i>`` of such datasets.
 """
 
+import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import AnyArray
 from zindex.errors import SourceError, StoreNotFoundError
-from zindex.formats.keyed.declarations import check_key, parse_dtype
-from zindex.formats.keyed.keyed_array import (
-    KeyedArray,
-    KeyedShard,
-    import_h5py,
-    open_h5,
-    sum_lengths,
-)
+from zindex.formats.keyed import keyed_array
 from zindex.formats.keyed.natural_order import list_below, natural_key
-from zindex.io.local import replacing
+from zindex.io.local import make_folder, read_into, replacing, write_from
 
 #: Endings of the files' names.
 SUFFIXES = (".h5", ".hdf5")
@@ -30,7 +26,7 @@ SUFFIXES = (".h5", ".hdf5")
 EMPTY_DTYPE = "int64"
 
 
-def read_h5_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
+def read_h5_shards(path: str | os.PathLike[str]) -> list[keyed_array.KeyedShard]:
     """Read the HDF5 files at or below a path, in natural order of their paths.
 
     Datasets are in natural order, too: ``data_2`` before ``data_10``.
@@ -63,31 +59,31 @@ def read_h5_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
     return [_read_shard(os.path.join(root, name), name) for name in names]
 
 
-def _read_shard(path: str, name: str) -> KeyedShard:
+def _read_shard(path: str, name: str) -> keyed_array.KeyedShard:
     """Read one file."""
-    h5py = import_h5py()
-    with open_h5(path) as file:
-        size = os.path.getsize(path)
+    h5py = keyed_array.import_h5py()
+    with keyed_array.open_h5(path) as file:
+        status = os.stat(path)
         arrays = {}
         for key in sorted(file):
-            check_key(key, where=path)
+            keyed_array.check_key(key, where=path)
             group = _open_child(file, key, where=f"{path}, key {key!r}")
             if not isinstance(group, h5py.h5g.GroupID):
                 raise SourceError(
                     f"a key must be a group of datasets, {path} has {key!r} which is none; write "
                     f"it as the dataset /{key}/data_0"
                 )
-            arrays[key] = _KeyReader(path, key, size).read(h5py.Group(group))
+            arrays[key] = _KeyReader(path, key, status).read(h5py.Group(group))
     if not arrays:
         raise SourceError(
             f"{path} must have a group for every key, it has none; write the file again"
         )
-    return KeyedShard(name, arrays)
+    return keyed_array.KeyedShard(name, arrays)
 
 
 def _open_child(group: Any, name: str, *, where: str) -> Any:
     """Open a child of a group; SourceError if it is a link, which could lead to other files."""
-    h5py = import_h5py()
+    h5py = keyed_array.import_h5py()
     encoded = name.encode("utf-8", "surrogateescape")
     if group.id.links.get_info(encoded).type != h5py.h5l.TYPE_HARD:
         raise SourceError(f"{where} must be in the file itself, it is a link; copy it there")
@@ -100,16 +96,15 @@ class _KeyReader:
 
     path: str
     key: str
-    #: Bytes of the file.
-    size: int
+    status: os.stat_result
     dtype: str | None = None
     start: list[int] = field(default_factory=list)
     length: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
-    def read(self, group: Any) -> KeyedArray:
+    def read(self, group: Any) -> keyed_array.KeyedArray:
         """Read the group of the key."""
-        h5py = import_h5py()
+        h5py = keyed_array.import_h5py()
         items_of_record = []
         is_nested: bool | None = None
         for name in sorted(group, key=natural_key):
@@ -125,12 +120,13 @@ class _KeyReader:
                 items_of_record.append(self._read_items(h5py.Group(child), name))
             else:
                 self._read_dataset(child, name)
-        offsets = sum_lengths(self.length)
+        offsets = keyed_array.sum_lengths(self.length)
         start, groups = np.array(self.start, np.int64), None
         if is_nested:
-            groups = sum_lengths(items_of_record)
+            groups = keyed_array.sum_lengths(items_of_record)
         dtype, names = self.dtype or EMPTY_DTYPE, tuple(self.names)
-        return KeyedArray(self.key, self.path, dtype, start, offsets, offsets, groups, names)
+        read = self.key, self.path, dtype, start, offsets, offsets, groups, names
+        return keyed_array.KeyedArray(*read, self.status.st_mtime_ns)
 
     def _read_items(self, group: Any, record: str) -> int:
         """Add the datasets of one record, and return their number."""
@@ -142,7 +138,7 @@ class _KeyReader:
 
     def _read_dataset(self, dataset: Any, name: str) -> None:
         """Add one dataset."""
-        h5py = import_h5py()
+        h5py = keyed_array.import_h5py()
         place = self._place(name)
         # Each attribute is a call of the library, and a file may have a million datasets.
         shape = dataset.shape if isinstance(dataset, h5py.h5d.DatasetID) else None
@@ -151,7 +147,7 @@ class _KeyReader:
                 f"{place} must be a flat dataset, it is something else; write the file again"
             )
         stored = dataset.dtype
-        dtype = parse_dtype(stored.name, where=place)
+        dtype = keyed_array.parse_dtype(stored.name, where=place)
         if self.dtype not in {None, dtype}:
             raise SourceError(
                 f"all datasets of a key must have one dtype, {place} has {dtype} after "
@@ -174,10 +170,10 @@ class _KeyReader:
             start = 0
         elif start is None:
             start = -1
-        elif start + nbytes > self.size:
+        elif start + nbytes > self.status.st_size:
             raise SourceError(
-                f"{place} must end before byte {self.size:,} where the file does, but it has "
-                f"{length:,} values of {dtype} from byte {start:,}; restore the file"
+                f"{place} must end before byte {self.status.st_size:,} where the file does, but "
+                f"it has {length:,} values of {dtype} from byte {start:,}; restore the file"
             )
         self.start.append(start)
         self.length.append(length)
@@ -190,7 +186,7 @@ class _KeyReader:
 
 def write_h5_file(
     path: str | os.PathLike[str],
-    values: Mapping[str, Iterable[npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]],
+    values: Mapping[str, Iterable[AnyArray | Sequence[AnyArray]]],
 ) -> None:
     """Write an HDF5 file of keys, in place of one that is there.
 
@@ -209,12 +205,11 @@ def write_h5_file(
     ConfigError
         If h5py is not installed.
     """
-    h5py = import_h5py()
     target = os.fspath(path)
-    os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-    with replacing(target) as partial, h5py.File(partial, "w", locking="best-effort") as file:
+    make_folder(Path(target).parent)
+    with replacing(target) as partial, _create_h5(partial) as (file, output):
         for key, records in values.items():
-            check_key(key, where=target)
+            keyed_array.check_key(key, where=target)
             group = file.create_group(key)
             shapes, dtypes = set[bool](), set[str]()
             for i, record in enumerate(records):
@@ -228,10 +223,69 @@ def write_h5_file(
                         f"groups, {where} is not like those before; convert it"
                     )
                 _write_record(group, f"data_{i}", record, where=where)
+                if output.error is not None:
+                    raise output.error
+
+
+@contextmanager
+def _create_h5(path: str) -> Iterator[tuple[Any, "_Output"]]:
+    """Create an HDF5 file, and raise what the system said of its writes."""
+    h5py = keyed_array.import_h5py()
+    output = _Output(path)
+    try:
+        with h5py.File(output, "w") as file:
+            yield file, output
+    finally:
+        os.close(output.descriptor)
+        if output.error is not None:
+            raise output.error
+
+
+class _Output(io.RawIOBase):
+    """A file whose writes never fail for HDF5, which crashes the process on a full disk."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        self.position = self.size = 0
+        #: The first error of the system; nothing is written after it.
+        self.error: OSError | None = None
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        starts = {os.SEEK_CUR: self.position, os.SEEK_END: self.size}
+        self.position = offset + starts.get(whence, 0)
+        return self.position
+
+    def tell(self) -> int:
+        return self.position
+
+    def readinto(self, buffer: Any) -> int:
+        values = np.frombuffer(buffer, np.uint8)
+        self._attempt(read_into, values, self.position)
+        self.position += values.size
+        return values.size
+
+    def write(self, buffer: Any) -> int:
+        values = np.frombuffer(buffer, np.uint8)
+        self._attempt(write_from, values, self.position)
+        self.position += values.size
+        self.size = max(self.size, self.position)
+        return values.size
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self.position if size is None else size
+        self._attempt(os.ftruncate, self.size)
+        return self.size
+
+    def _attempt(self, call: Callable[..., Any], *args: Any) -> None:
+        try:
+            if self.error is None:
+                call(self.descriptor, *args)
+        except OSError as error:
+            self.error = error
 
 
 def _write_record(
-    group: Any, name: str, record: npt.NDArray[Any] | Sequence[npt.NDArray[Any]], *, where: str
+    group: Any, name: str, record: AnyArray | Sequence[AnyArray], *, where: str
 ) -> None:
     """Write a record as a dataset, or its items as datasets of a group."""
     if isinstance(record, np.ndarray):
@@ -239,7 +293,7 @@ def _write_record(
             raise SourceError(
                 f"values must be flat arrays, got shape {record.shape} for {where}; convert them"
             )
-        parse_dtype(record.dtype.name, where=where)
+        keyed_array.parse_dtype(record.dtype.name, where=where)
         group.create_dataset(name, data=record)
         return
     items = group.create_group(name)

@@ -1,7 +1,8 @@
 """The values of one key of keyed files, described by spans of bytes and read by position.
 
 A shard is a file or a folder that holds all keys. The values of a key are in one or several spans
-of a file, and the file may say where records begin among them.
+of a file, and the file may say where records begin among them. What files declare, such as keys,
+dtypes and offsets, is validated here.
 """
 
 import os
@@ -9,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError, ZindexError
+from zindex.io.create_only import open_descriptor
 from zindex.io.local import read_into
+from zindex.io.system_errors import reading
 from zindex.lazy import need
 
 
@@ -40,6 +44,8 @@ class KeyedArray:
     group_offset: Int64Array | None = None
     #: Datasets of the spans in the file; None if the file is one raw span.
     names: tuple[str, ...] | None = None
+    #: When the file was changed last, in nanoseconds, when it was described; None: unknown.
+    modified: int | None = None
 
     @property
     def length(self) -> int:
@@ -84,6 +90,24 @@ class KeyedArray:
         self.span(start, stop).read_into(out)
         return out
 
+    def check_unchanged(self) -> None:
+        """Refuse a file that was changed since it was described; FileNotFoundError if it is gone.
+
+        Raises
+        ------
+        SourceError
+            If it was changed.
+        StoreUnreadableError
+            If the system refuses it.
+        """
+        with reading(Path(self.path)):
+            modified = os.stat(self.path).st_mtime_ns
+        if self.modified not in (None, modified):
+            raise SourceError(
+                f"{self.path} must be as it was when it was described, it was changed since; load "
+                "the store again"
+            )
+
     def read_into(self, out: AnyArray) -> None:
         """Read all values into an array of their number and dtype.
 
@@ -95,6 +119,7 @@ class KeyedArray:
             If HDF5 stores the values in chunks and h5py is missing.
         """
         try:
+            self.check_unchanged()
             with ExitStack() as stack:
                 descriptor, file = -1, None
                 spans = zip(
@@ -109,7 +134,7 @@ class KeyedArray:
                         target[:] = file[self.names[number]][at : at + len(target)]
                     elif len(target):
                         if descriptor < 0:
-                            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                            descriptor = open_descriptor(self.path, os.O_RDONLY)
                             stack.callback(os.close, descriptor)
                         if read_into(descriptor, target, first) != target.nbytes:
                             raise SourceError(
@@ -209,3 +234,118 @@ def open_h5(path: str) -> Iterator[Any]:
 def import_h5py() -> Any:
     """Import h5py, which only HDF5 files need."""
     return need("h5py", "an HDF5 file", "zindex[keyed]")
+
+
+#: Names of numpy's dtypes that keyed files may hold.
+DTYPES = frozenset(
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ]
+)
+# ``<key>.bin`` must be a file name, which may have 255 bytes on most systems.
+_MAX_KEY_NBYTES = 200
+
+
+def check_key(key: str, *, where: str) -> None:
+    """Raise SourceError if a key cannot be a file name: it might lead out of the folder."""
+    is_name = key not in {"", ".", ".."} and not any(sign in key for sign in "/\\\0")
+    # Characters that are not UTF-8 are replaced by "?", which keeps the length.
+    is_text = key.encode("utf-8", "replace").decode() == key
+    if not is_name or not is_text or len(key.encode("utf-8", "replace")) > _MAX_KEY_NBYTES:
+        shown = key if len(key) <= _MAX_KEY_NBYTES else f"{key[:40]}..."
+        raise SourceError(
+            f"a key must be the name of a file, of 1 to {_MAX_KEY_NBYTES} bytes of UTF-8 and "
+            f"without slashes, got {shown!r} in {where}; rename it"
+        )
+
+
+def parse_dtype(name: object, *, where: str) -> str:
+    """Return numpy's name of a dtype given with or without ``torch.``.
+
+    Raises
+    ------
+    SourceError
+        If it is not one of `DTYPES`.
+    """
+    plain = name.removeprefix("torch.") if isinstance(name, str) else ""
+    if plain in DTYPES:
+        return plain
+    advice = "convert the values to one of these"
+    if plain == "bfloat16":
+        advice = "numpy has no such numbers, so store them as float32"
+    raise SourceError(
+        f"values must have one of the dtypes {', '.join(sorted(DTYPES))}, got {name!r} in "
+        f"{where}; {advice}"
+    )
+
+
+def parse_offsets(offsets: object, *, stop: int, where: str) -> Int64Array:
+    """Parse a list of offsets.
+
+    Parameters
+    ----------
+    offsets
+        The value in the file.
+    stop
+        Required last offset: the number of values, or of items.
+    where
+        File and key, for messages.
+
+    Returns
+    -------
+    offset
+        Shape (items + 1,), int64, from 0 to ``stop``, ascending.
+
+    Raises
+    ------
+    SourceError
+        If it is not a list of ascending integers from 0 to ``stop``.
+    """
+    if not isinstance(offsets, list) or set(map(type, offsets)) - {int}:
+        raise SourceError(
+            f"offsets must be a list of whole numbers, {where} has {_shorten(offsets)}; write the "
+            "file again"
+        )
+    try:
+        offset = np.array(offsets, np.int64)
+    except OverflowError:
+        offset = np.array([-1])
+    fault = _find_fault(offset, stop)
+    if fault:
+        raise SourceError(
+            f"offsets must ascend from 0 to {stop:,}, {where} has {fault}; write the file again"
+        )
+    return offset
+
+
+def _find_fault(offset: Int64Array, stop: int) -> str:
+    """Return the fault of offsets, or an empty text."""
+    if len(offset) == 0:
+        return "none"
+    descents = np.flatnonzero(np.diff(offset) < 0)
+    if len(descents):
+        row = int(descents[0])
+        return f"{offset[row + 1]:,} after {offset[row]:,} at place {row + 1:,}"
+    if offset[0] != 0 or offset[-1] != stop:
+        return f"offsets from {offset[0]:,} to {offset[-1]:,}"
+    return ""
+
+
+def _shorten(value: Any) -> str:
+    """Return a value as short text for a message."""
+    if isinstance(value, list):
+        for item in value:
+            if type(item) is not int:
+                return f"{type(item).__name__} {str(item)[:40]!r} among them"
+    return f"{type(value).__name__} {str(value)[:40]!r}"

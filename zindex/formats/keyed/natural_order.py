@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from zindex.io.local import unreadable
+from zindex.io.system_errors import unreadable
 
 _NUMBERS = re.compile("([0-9]+)")
 
@@ -63,7 +63,8 @@ def _files_below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[s
     if above and any(entry.name == "zarr.json" for entry in entries):
         return
     for entry in entries:
-        if entry.is_dir():
+        # Unlike its own method this takes a link that leads to itself for a file.
+        if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
             yield from _files_below(entry.path, f"{prefix}{entry.name}/", (*above, real))
         else:
             yield prefix + entry.name

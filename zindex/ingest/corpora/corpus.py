@@ -20,16 +20,6 @@ CorpusForm = Literal["bin", "zarr"]
 #: Attributes of a corpus that count, in the order of its fields.
 COUNTS = ("num_sequences", "num_documents", "num_tokens")
 
-# Of each array of a token store: what it has a row for, what its rows count, and its dtype. Arrays
-# that count have a last row, the total.
-_ARRAYS: dict[str, tuple[str, str | None, Any]] = {
-    schema.TOKENS.name: ("num_tokens", None, None),
-    schema.SEQUENCE_LENGTH.name: ("num_sequences", None, np.int32),
-    schema.SEQUENCE_OFFSET.name: ("num_sequences", "num_tokens", np.int64),
-    schema.DOCUMENT_OFFSET.name: ("num_documents", "num_sequences", np.int64),
-    schema.SEQUENCE_MODE.name: ("num_sequences", None, np.int8),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
@@ -54,7 +44,7 @@ class Corpus:
 
     def shape_of(self, name: str) -> tuple[int, np.dtype[Any]]:
         """Return the number of rows and the dtype of an array."""
-        rows, counted, dtype = _ARRAYS[name]
+        rows, counted, dtype = schema.TOKEN_ARRAYS[name]
         return getattr(self, rows) + bool(counted), np.dtype(dtype or self.dtype)
 
 
@@ -110,7 +100,7 @@ def join_corpora(parts: Sequence[Corpus], prefix: str, has_modes: bool) -> Corpu
 
 def _read_joined(parts: Sequence[Corpus], name: str, start: int, stop: int) -> AnyArray:
     """Return rows of an array of concatenated corpora."""
-    rows, counted, _ = _ARRAYS[name]
+    rows, counted, _ = schema.TOKEN_ARRAYS[name]
     bounds = list(accumulate((getattr(part, rows) for part in parts), initial=0))
     bases = list(accumulate((getattr(part, counted or rows) for part in parts), initial=0))
     out = np.empty(stop - start, parts[0].shape_of(name)[1])

@@ -1,4 +1,4 @@
-"""``.bin/.idx`` pairs as corpora, on file systems and in object storage, found by path or glob."""
+"""``.bin/.idx`` pairs as corpora, on file systems and in object storage: found, opened, counted."""
 
 import glob
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
 from zindex.arrays import AnyArray
 from zindex.errors import SourceError, StoreNotFoundError
-from zindex.formats.bin_idx import IdxFile, bin_path, idx_path, read_idx_file, read_index
+from zindex.execution.executor import Executor, open_executor, run_builds, run_together
+from zindex.formats import bin_idx
 from zindex.formats.bin_reader import BinFile
 from zindex.ingest.corpora.corpus import COUNTS, Corpus, store_corpus
 from zindex.ingest.length_source import is_store
@@ -36,10 +36,10 @@ def is_url(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _RemoteIdx(IdxFile):
+class _RemoteIdx(bin_idx.IdxFile):
     """A validated ``.idx`` in object storage; each span is a request."""
 
-    def _fill(self, array: npt.NDArray[Any], offset: int) -> None:
+    def _fill(self, array: AnyArray, offset: int) -> None:
         values = FlatObject(self.path, self.nbytes, np.uint8).read(offset, offset + array.nbytes)
         array.view(np.uint8)[:] = values
 
@@ -65,18 +65,18 @@ def open_pair(path: str, multimodal: bool | None = None) -> Corpus:
         version = fingerprint({"versions": versions})
     else:
         prefix = str(local_path(path, "a .bin/.idx pair"))  # workers may run in another directory
-        index = read_index(prefix, multimodal=multimodal)
-        files = [os.stat(name) for name in (bin_path(prefix), idx_path(prefix))]
+        index = bin_idx.read_index(prefix, multimodal=multimodal)
+        files = [os.stat(name) for name in (bin_idx.bin_path(prefix), bin_idx.idx_path(prefix))]
         version = fingerprint({"files": [[file.st_size, file.st_mtime_ns] for file in files]})
     facts = {name: getattr(index, name) for name in (*COUNTS, "has_modes")}
     read = partial(_read_pair, prefix, index)
     return Corpus(prefix, index.dtype, read=read, version=version, **facts)
 
 
-def _read_pair(prefix: str, index: IdxFile, name: str, start: int, stop: int) -> AnyArray:
+def _read_pair(prefix: str, index: bin_idx.IdxFile, name: str, start: int, stop: int) -> AnyArray:
     """Return rows of an array of a token store from a pair."""
     if name == schema.TOKENS.name:
-        path = bin_path(prefix)
+        path = bin_idx.bin_path(prefix)
         if is_url(path):  # fetched in several concurrent requests
             return FlatObject(path, index.bin_nbytes, index.dtype).read(start, stop)
         offset = start * index.dtype.itemsize
@@ -90,35 +90,28 @@ def _read_pair(prefix: str, index: IdxFile, name: str, start: int, stop: int) ->
     return readers[name](start, stop)
 
 
-def _open_remote_idx(prefix: str, multimodal: bool | None) -> tuple[IdxFile, list[str]]:
+def _open_remote_idx(prefix: str, multimodal: bool | None) -> tuple[bin_idx.IdxFile, list[str]]:
     """Open and validate a pair in object storage; return the ``.idx``, and both files' versions.
 
     The ``.idx`` is fetched once for validation, into a temporary file.
     """
-    url, tokens = idx_path(prefix), bin_path(prefix)
+    url, tokens = bin_idx.idx_path(prefix), bin_idx.bin_path(prefix)
     found = {path: open_remote(path).look_up() for path in (tokens, url)}
     missing = [path for path, head in found.items() if head is None]
     if missing:
-        raise SourceError(
-            f"both files of a .bin/.idx pair must be in object storage, but there is no "
-            f"{missing[0]}; give the URL of the pair without its suffix"
-        )
+        raise bin_idx.missing_object(missing[0])
     with tempfile.TemporaryDirectory(prefix="zindex-") as folder:
         copy = Path(folder) / "copy.idx"
         try:
             keep_copy(url, copy)
-            index = replace(read_idx_file(str(copy), None, multimodal=multimodal), path=url)
+            index = replace(bin_idx.read_idx_file(str(copy), None, multimodal=multimodal), path=url)
         except StoreNotFoundError as error:
             raise SourceError(f"{url} must stay, it was removed meanwhile; restore it") from error
         except SourceError as error:
             raise SourceError(str(error).replace(str(copy), url)) from error
     size = found[tokens]
-    if size is not UNKNOWN and size is not None and size.nbytes != index.bin_nbytes:
-        raise SourceError(
-            f"{tokens} must have {index.bin_nbytes} bytes, where the last sequence of {url} ends, "
-            f"but has {size.nbytes}; it is cut, unfinished or of another dataset, so upload the "
-            "pair again"
-        )
+    if size is not UNKNOWN and size is not None:
+        bin_idx.check_bin(tokens, size.nbytes, index.bin_nbytes, url)
     versions = [head.version if head is not None else "" for head in found.values()]
     return _RemoteIdx(*astuple(index)), versions
 
@@ -208,3 +201,65 @@ def _list_folder(folder: str) -> list[str]:
             f"{folder} must hold .bin/.idx pairs or Zarr token stores, it has none; check the path"
         )
     return [os.path.join(folder, name) for name in found]
+
+
+Counts = tuple[int, int]
+
+
+def count_sequences(paths: Paths, *, client: Any = None) -> dict[str, Counts]:
+    """Return the sequences of corpora and the entries of their document indices.
+
+    Parameters
+    ----------
+    paths
+        Paths or URLs of ``.bin/.idx`` pairs without suffix, or of Zarr token stores, as a training
+        job names them; globs of pairs, or folders of pairs or stores.
+    client
+        A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
+
+    Returns
+    -------
+    counts
+        For each path, as given or found, its entry in the file of Megatron Core's
+        ``--per-dataset-sequences-path``: sequences, and documents + 1.
+
+    Raises
+    ------
+    SourceError
+        If an ``.idx`` is missing or damaged, or there is no path.
+
+    Notes
+    -----
+    An ``.idx`` on a file system is validated to its last element, one task per file. Of one in
+    object storage only the header and the size are read.
+    """
+    names = list(dict.fromkeys(find_corpora(paths)))
+
+    async def main(executor: Executor) -> list[Counts]:
+        # Workers may run in another directory.
+        places = [name if is_url(name) else str(local_path(name)) for name in names]
+        return await run_together(
+            executor.run(count_one, place, key=f"count-{os.path.basename(place)[:28]}-{number}")
+            for number, place in enumerate(places)
+        )
+
+    with open_executor(client) as executor:
+        return dict(zip(names, run_builds(main(executor)), strict=True))
+
+
+def count_one(path: str) -> Counts:
+    """Task: count one corpus; errors as of `count_sequences`."""
+    if not path.startswith(MSC_PREFIX) and is_store(path):
+        spec = open_store(path, kind="tokens").spec
+        return spec["num_sequences"], spec["num_documents"] + 1
+    if is_url(path):
+        url = bin_idx.idx_path(path)
+        file = open_remote(url)
+        found = file.look_up()
+        if found is None:
+            raise SourceError(f"there must be an .idx at {url}, there is none; check the URL")
+        [head] = file.read_ranges([0], [bin_idx.HEADER.size])
+        index = bin_idx.parse_header(bytes(head[: bin_idx.HEADER.size]), found.nbytes, url)
+    else:
+        index = bin_idx.read_index(path, require_bin=False)
+    return index.num_sequences, index.num_documents + 1

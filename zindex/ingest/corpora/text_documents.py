@@ -12,8 +12,8 @@ from zindex import schema
 from zindex.arrays import AnyArray
 from zindex.errors import NotReadyError, SourceError
 from zindex.ingest.corpora.corpus import Corpus
+from zindex.ingest.records.import_records import RecordTable
 from zindex.ingest.records.read_partitions import FieldStreams, ReadResult, RecordStreams, Settings
-from zindex.ingest.records.write_shards import RecordTable
 from zindex.ingest.spans import cut_span
 from zindex.io.objects import Place
 from zindex.sources.sample_files import SampleFiles
@@ -142,10 +142,8 @@ def encoded_corpus(
     write_note(root, f"{tag}-corpus", {"dtype": token_dtype, "rows": streams})
     table = load_table(root, tag)
     _, tokens, lengths = table.fields
-    counts, read = (
-        (lengths.num_values, table.num_records, tokens.num_values),
-        partial(_read_encoded, root, tag),
-    )
+    counts = lengths.num_values, table.num_records, tokens.num_values
+    read = partial(_read_encoded, root, tag)
     return Corpus(root.name, np.dtype(token_dtype), *counts, has_modes=False, read=read)
 
 

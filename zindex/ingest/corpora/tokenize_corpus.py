@@ -7,32 +7,24 @@ store, or each span of the ``.bin``, from the scratch files. Both stages keep fi
 
 import asyncio
 import logging
-import os
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 
-from zindex.errors import StoreError, check_choice
+from zindex.errors import check_choice
 from zindex.execution.executor import run_builds
 from zindex.formats.token_dtypes import DType
 from zindex.ingest.convert import convert_corpus
+from zindex.ingest.corpora import text_documents, write_pair
 from zindex.ingest.corpora.corpus import COUNTS, CorpusForm
-from zindex.ingest.corpora.text_documents import (
-    TextDocuments,
-    TextSettings,
-    encoded_corpus,
-    text_records,
-)
-from zindex.ingest.corpora.write_pair import check_pair, finish_pair, work_folder, write_pair
 from zindex.ingest.driver import Claim, Workers, open_workers
 from zindex.ingest.records.open_files import TextKind, open_texts
 from zindex.ingest.records.partitions import read_source
 from zindex.ingest.records.read_partitions import read_partition, try_first
 from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
-from zindex.sources.damage_log import OnDamage
-from zindex.sources.sample_files import Paths
+from zindex.sources.sample_files import OnDamage, Paths
 from zindex.store.commit import fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store
@@ -151,7 +143,7 @@ def tokenize_corpus(
     encoder = TextEncoder(tokenizer)
     if append_eod is None:
         append_eod = not split_sentences
-    settings = TextSettings(
+    settings = text_documents.TextSettings(
         column,
         _find_dtype(encoder, token_dtype),
         end_id=encoder.find_end(append_eod, "append_eod (--append-eod)"),
@@ -162,20 +154,22 @@ def tokenize_corpus(
         source, kind, part_nbytes, on_damage, [column], least_nbytes=_LEAST_NBYTES
     )
     skips = on_damage == "skip"
-    texts = TextDocuments(
+    texts = text_documents.TextDocuments(
         files, files_fingerprint, settings=settings, encoder=encoder, skip_damaged=skips
     )
     try_first(texts)
     base = str(local_path(str(target), "a .bin/.idx pair")) if to == "bin" else None
     if base is not None:
-        check_pair(base, overwrite=overwrite)
+        write_pair.check_pair(base, overwrite=overwrite)
     identity = {
         "source": texts.fingerprint(),
         "skip_damaged": texts.skip_damaged,
         "to": to,
         **texts.identity(),
     }
-    claim = Claim(place_of(target) if base is None else work_folder(base), identity, _KIND)
+    claim = Claim(
+        place_of(target) if base is None else write_pair.work_folder(base), identity, _KIND
+    )
     with open_workers(client, num_processes, progress, read_partition, source=texts) as workers:
         work = _Work(texts, claim, base, grid, overwrite, workers)
         return run_builds(claim.run(work.find, work.make, restart=restart))
@@ -193,7 +187,7 @@ def _find_dtype(encoder: TextEncoder, given: str) -> str:
 class _Work:
     """One corpus to be made; ``base`` is the path of a pair without suffix, None for a store."""
 
-    texts: TextDocuments
+    texts: text_documents.TextDocuments
     claim: Claim
     base: str | None
     grid: ChunkGrid | None
@@ -223,30 +217,23 @@ class _Work:
         if self.base is None:
             return await self._write()
         # An earlier call may have been interrupted while it renamed the files.
-        facts = await asyncio.to_thread(finish_pair, self.base, replace=self.overwrite)
+        facts = await asyncio.to_thread(write_pair.finish_pair, self.base, replace=self.overwrite)
         if facts is not None:
             return self._describe(facts)
-        try:
+        with write_pair.shared(self.base, replace=self.overwrite):
             return await self._write()
-        except FileNotFoundError as error:  # such as StoreNotFoundError
-            if not os.path.exists(f"{self.base}.idx"):
-                raise
-            raise StoreError(
-                f"{self.base}.bin must be one call's alone, another one has finished it "
-                "meanwhile; use it"
-            ) from error
 
     async def _write(self) -> TokenizedCorpus:
         """Encode the texts, and write the corpus."""
         root, identity = self.claim.root, self.claim.identity
         dtype = self.texts.settings.token_dtype
-        work = self.texts, self.claim, self.workers, text_records(dtype)
+        work = self.texts, self.claim, self.workers, text_documents.text_records(dtype)
         results = await read_source(
             *work, stage="texts", verb="tokenize", least_nbytes=_LEAST_NBYTES
         )
         streams = [item for result in results for item in result.streams]
         tag = fingerprint(identity | {"streams": [item.name for item in streams]})[:12]
-        corpus = await asyncio.to_thread(encoded_corpus, root, tag, dtype, streams)
+        corpus = await asyncio.to_thread(text_documents.encoded_corpus, root, tag, dtype, streams)
         num_skipped = sum(result.num_skipped for result in results)
         facts = {name: getattr(corpus, name) for name in COUNTS} | {"num_skipped": num_skipped}
         if not corpus.num_tokens:
@@ -254,7 +241,7 @@ class _Work:
                 "%s has no tokens: its texts are empty, damaged, or not there", self.base or root
             )
         if self.base is not None:
-            await write_pair(
+            await write_pair.write_pair(
                 corpus, tag, self.base, self.workers, facts, verb="write", replace=self.overwrite
             )
             return self._describe(facts)

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError, StoreError, check_choice
 from zindex.execution.executor import run_builds, run_together
 from zindex.formats.keyed.bin_folder import META, write_bin_folder
@@ -20,10 +20,11 @@ from zindex.formats.keyed.h5_file import write_h5_file
 from zindex.formats.keyed.natural_order import natural_key
 from zindex.formats.keyed.shards import KeyedFormat
 from zindex.ingest.driver import open_workers
-from zindex.io.local import local_path, replacing
+from zindex.io.files import check_room
+from zindex.io.local import local_path, make_folder, replacing
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
-from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField
+from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField, read_fields
 
 # Values, and records, that are read at once.
 _BLOCK_LENGTH = 1 << 22
@@ -78,9 +79,12 @@ def export_keyed(
     Raises
     ------
     ConfigError
-        If a field is not flat numbers, or the format is jsonl and the store has no records.
+        If a field is not flat numbers, or the format is jsonl and the store has no records, or
+        numbers that are not finite.
     StoreError
         If there are other files in the folder.
+    StoreUnwritableError
+        If there is too little room, before anything is written, or a write fails.
 
     Notes
     -----
@@ -93,6 +97,9 @@ def export_keyed(
     root = str(local_path(target, "a folder of keyed files"))  # workers may run elsewhere
     names = name_shards(_stored_names(store), kind)
     _check_folder(root, [file for name in names for file in _files_of(name, keys, kind)], overwrite)
+    if kind != "jsonl":  # whose size is unknown
+        needed = sum(store.layouts[key.field.value.name].nbytes for key in keys)
+        check_room(Path(root), needed)
 
     async def main() -> list[str]:
         with workers.shown.step(os.path.basename(root), len(names)) as advance:
@@ -118,7 +125,7 @@ def stored_keys(store: Store) -> list[StoredKey]:
     ConfigError
         If it has none, or a field that is not a key.
     """
-    fields = {item["name"]: RecordField(**item) for item in store.spec["fields"]}
+    fields = read_fields(store.spec, store.root)
     fields.pop(KEY, None)
     for name, field in fields.items():
         if field.has_forms or field.form != Form.NUMBERS:
@@ -246,7 +253,7 @@ def export_shard(store: Store, number: int, path: str, kind: KeyedFormat) -> Non
     """
     first, last = store[schema.URL_RECORD_BOUND.name].read(number, number + 2).tolist()
     shard = _Shard(store, stored_keys(store), first, last)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    make_folder(Path(path).parent)
     if kind == "bin":
         shard.write_bin(path)
     elif kind == "h5":
@@ -288,7 +295,7 @@ class _Shard:
             group_offset=groups,
         )
 
-    def _offsets(self, field: RecordField) -> npt.NDArray[np.int64]:
+    def _offsets(self, field: RecordField) -> Int64Array:
         """Return the offsets of the records among the values of a field."""
         return self.store[field.offset.name].read(self.first, self.last + 1)
 
@@ -319,8 +326,16 @@ class _Shard:
     def write_lines(self, path: str) -> None:
         """Write one JSON object per line."""
         with replacing(path) as partial, open(partial, "x", encoding="utf-8") as file:
-            encode = json.JSONEncoder(separators=(",", ":"), default=np.ndarray.tolist).encode
+            encode = json.JSONEncoder(
+                separators=(",", ":"), default=np.ndarray.tolist, allow_nan=False
+            ).encode
             columns = [self.records(key) for key in self.keys]
             names = [key.name for key in self.keys]
-            for row in zip(*columns, strict=True):
-                file.write(encode(dict(zip(names, row, strict=True))) + "\n")
+            for record, row in enumerate(zip(*columns, strict=True), self.first):
+                try:
+                    file.write(encode(dict(zip(names, row, strict=True))) + "\n")
+                except ValueError:
+                    raise StoreError(
+                        f"numbers of lines must be finite, record {record:,} of {self.store.root} "
+                        "has NaN or an infinity, which JSON lacks; give another storage_type (--to)"
+                    ) from None

@@ -6,11 +6,10 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.sources.damage_log import OnDamage
-from zindex.sources.sample_files import SampleFiles, WrappedFiles
+from zindex.sources.sample_files import OnDamage, SampleFiles, WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
 
 # Lines that are read to detect the keys.
@@ -144,7 +143,7 @@ class TokenLines(WrappedFiles):
             )
 
 
-def _pack(value: list[Any], dtype: np.dtype[Any]) -> list[Any] | npt.NDArray[Any]:
+def _pack(value: list[Any], dtype: np.dtype[Any]) -> list[Any] | AnyArray:
     """Return a list of numbers as an array if all fit; else the list, which is refused later."""
     try:
         if dtype.kind == "b":

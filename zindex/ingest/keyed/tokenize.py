@@ -10,24 +10,16 @@ from zindex.ingest.records.import_records import import_records
 from zindex.ingest.records.open_files import TextKind, open_texts
 from zindex.ingest.records.read_partitions import try_first
 from zindex.io.objects import PlaceLike
-from zindex.sources.damage_log import OnDamage
-from zindex.sources.sample_files import Paths
+from zindex.sources.sample_files import OnDamage, Paths
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID
+from zindex.text import token_records
 from zindex.text.chat_template import CHATML, ChatTemplate, open_template
 from zindex.text.conversations import ConversationParser
 from zindex.text.loss_masks import Turns
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
-from zindex.text.token_records import (
-    UNKNOWN_ID,
-    Keep,
-    PositionIds,
-    SpecialInText,
-    TokenRecords,
-    TokenSettings,
-    TrainType,
-)
+from zindex.text.token_records import Keep, PositionIds, SpecialInText, TrainType
 from zindex.text.tokenizer_settings import TokenizerSettings
 
 logger = logging.getLogger(__name__)
@@ -149,7 +141,7 @@ def tokenize(
     template = open_template(given, known, variables=template_variables, date=date)
     if template is not None and template.text == CHATML:
         _check_marks(encoder)
-    settings = TokenSettings(
+    settings = token_records.TokenSettings(
         train_type,
         max_length=max_length,
         keep=keep,
@@ -163,7 +155,7 @@ def tokenize(
         _check_ends(train_type, append_eod, prepend_bod)
         _check_asking(template, train_type)
     files, files_fingerprint = open_texts(source, kind, part_nbytes, on_damage)
-    records = TokenRecords(
+    records = token_records.TokenRecords(
         files,
         files_fingerprint,
         settings=settings,
@@ -289,7 +281,7 @@ def _find_end(
     except ConfigError:
         if token is not True or "eos_token" in known.special_tokens:
             raise
-        return UNKNOWN_ID  # an error only if there are documents
+        return token_records.UNKNOWN_ID  # an error only if there are documents
 
 
 def _find_begin(

@@ -15,6 +15,7 @@ import numpy as np
 
 from zindex.errors import ConfigError, ZindexError
 from zindex.io import files
+from zindex.io.machine import count_cpus
 from zindex.io.objects import Place
 from zindex.kernels.samples import gather_lengths
 from zindex.store.codecs import checksum
@@ -113,7 +114,7 @@ def _remove(folder: Place, missing: list[Path]) -> None:
 
 def _measure_memory(seconds: float) -> tuple[float, float, float]:
     """Return bytes copied, numbers gathered and bytes checksummed, each per second."""
-    num_threads = len(os.sched_getaffinity(0))
+    num_threads = count_cpus()
     length = _MEMORY_NBYTES // 4 // num_threads
     numbers = [np.arange(length, dtype=np.int32) for _ in range(num_threads)]
     others = [np.empty_like(part) for part in numbers]

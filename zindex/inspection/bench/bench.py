@@ -1,44 +1,142 @@
-"""Benchmark this machine and a folder, and forecast builds: the work of ``zindex bench``."""
+"""Benchmark this machine and a folder, and forecast builds: the work of ``zindex bench``.
 
+It also measures how fast a loader reads the batches of a run.
+"""
+
+import json
 import logging
 import math
 import os
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError
 from zindex.execution.executor import embedded_client
 from zindex.indexing.run_plan import plan_run
 from zindex.indexing.store_build import find_index
+from zindex.inspection.bench import fitting
 from zindex.inspection.bench.bandwidths import Bandwidths, measure_bandwidths, scratch_place
 from zindex.inspection.bench.cost_model import Costs, Forecast, Machines, forecast_build
-from zindex.inspection.bench.fitting import (
-    MeasuredBuild,
-    calibrate,
-    fit_costs,
-    keep_medians,
-    prediction_error,
-)
 from zindex.inspection.bench.job import Job
 from zindex.inspection.bench.machine import describe_machine, list_versions
 from zindex.inspection.bench.short_builds import (
     KINDS,
-    SyntheticData,
     describe_build,
     measure_task_seconds,
     run_build,
     write_synthetic,
 )
-from zindex.inspection.bench.short_loads import LoadRate, can_load, measure_loading, write_tokens
 from zindex.io.objects import Place, place_of
 from zindex.store.layout import SHARD_LENGTH
+
+_SEQUENCE_LENGTH, _BATCH = 4096, 32
+_VOCABULARY = 50_000
+# At least so many to load, of any length: enough for a sample.
+_LOADED_DOCUMENTS = 64
+# More than any measurement needs.
+_MANY_PASSES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRate:
+    """Read rate of one process, with torch's default number of threads."""
+
+    #: ``"synthetic"``, or the user's run.
+    source: str
+    samples_per_second: float
+    tokens_per_second: float
+    num_batches: int
+    batch_size: int
+
+
+class _Tokenizer:
+    """Minimal tokenizer for datasets, without an end-of-document token in the data."""
+
+    vocab_size = 2**31 - 1
+    eod = -1
+    pad = -2
+    unique_identifiers: ClassVar[OrderedDict[str, str]] = OrderedDict(name="none")
+
+
+def can_load() -> bool:
+    """Return whether torch is installed."""
+    return find_spec("torch") is not None
+
+
+def write_tokens(folder: Path, *, num_tokens: int, document_length: float) -> dict[str, Any]:
+    """Write a small pair of random tokens, and return a run of it.
+
+    Parameters
+    ----------
+    folder
+        Created if missing.
+    num_tokens, document_length
+        Tokens in all, about, and of a document on average.
+    """
+    num_documents = max(_LOADED_DOCUMENTS, int(num_tokens / document_length))
+    data = write_synthetic(
+        folder, num_datasets=1, num_documents=num_documents, document_length=document_length
+    )
+    tokens = np.random.default_rng(1).integers(1, _VOCABULARY, data.num_tokens, np.uint16)
+    tokens.tofile(f"{data.prefixes[0]}.bin")
+    return {
+        "datasets": [*data.prefixes],
+        "sequence_length": _SEQUENCE_LENGTH,
+        "split": "1,0,0",
+        "order": "scalable",
+        "index": str(folder / "index"),
+    }
+
+
+def measure_loading(
+    run: RunConfig | Mapping[str, Any], seconds: float, *, source: str = "synthetic"
+) -> LoadRate:
+    """Return the read rate of a run's loader.
+
+    Parameters
+    ----------
+    run
+        The run, whose first split is read. Missing indices are built first.
+    seconds
+        How long to read.
+    source
+        Name of the data.
+    """
+    from zindex.loading.loader import loader
+
+    num_batches = num_samples = num_tokens = 0
+    with loader(
+        run,
+        _Tokenizer(),
+        micro_batch_size=_BATCH,
+        num_epochs=_MANY_PASSES,
+        data_parallel_rank=0,
+        data_parallel_size=1,
+        pin_memory=False,
+    ) as batches:
+        stream = iter(batches)
+        next(stream)  # kernels are compiled, files opened
+        start = time.perf_counter()
+        while not num_batches or time.perf_counter() - start < seconds:
+            batch = next(stream)
+            num_batches += 1
+            num_samples += len(batch["tokens"])
+            num_tokens += batch["tokens"].numel()
+        spent = time.perf_counter() - start
+    return LoadRate(source, num_samples / spent, num_tokens / spent, num_batches, _BATCH)
+
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +151,11 @@ _BANDWIDTH_SHARE, _LOADING_SHARE = 0.1, 0.15
 _TOKENS_PER_SECOND, _MIN_TOKENS, _MAX_TOKENS = 8_000_000, 1 << 19, 50_000_000
 # Overhead of a task in the processes of client, scheduler and worker, relative to that of one
 # process for all three, without a network.
-_APART = (0.6, 0.8, 0.75)
+_APART: dict[str, Any] = {
+    "client_task_seconds": 0.6,
+    "scheduler_task_seconds": 0.8,
+    "worker_task_seconds": 0.75,
+}
 # Memory is the bound if it is busy for this share of the processors' time.
 _MEMORY_SHARE = 0.5
 
@@ -65,7 +167,7 @@ class BenchBuilds:
     #: Key of `zindex.inspection.bench.short_builds.KINDS`.
     kind: str
     #: The measured builds.
-    builds: tuple[MeasuredBuild, ...]
+    builds: tuple[fitting.MeasuredBuild, ...]
     costs: Costs
     #: Typical relative error of the cost model for these builds.
     error: float
@@ -99,15 +201,8 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values; infinity becomes None."""
-        return dict(_finite(asdict(self)))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        facts: dict[str, Any] = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)
+        return facts
 
 
 def measure(
@@ -207,17 +302,20 @@ def _measure_builds(
     """Return the seconds of an empty task, and measured builds of each kind."""
     num_documents = int(_DOCUMENTS_PER_SECOND * seconds)
     num_documents = min(_MAX_DOCUMENTS, max(_MIN_DOCUMENTS, num_documents))
-    data = _write_data(sources, num_documents, job.document_length)
+    write = partial(write_synthetic, document_length=job.document_length)
+    many = write(sources / "many", num_datasets=_NUM_MANY, num_documents=_MANY_DOCUMENTS)
+    one = write(sources / "one", num_datasets=1, num_documents=num_documents)
+    few = write(sources / "few", num_datasets=_NUM_FEW, num_documents=num_documents // _NUM_FEW)
     cut = 1 << max(8, (num_documents // _NUM_CUTS).bit_length())
-    works = [(each, SHARD_LENGTH) for each in data.values()] + [(data["one"], cut)]
-    measured: dict[str, list[MeasuredBuild]] = {kind: [] for kind in KINDS}
+    works = [*((each, SHARD_LENGTH) for each in (many, one, few)), (one, cut)]
+    measured: dict[str, list[fitting.MeasuredBuild]] = {kind: [] for kind in KINDS}
     places = (str(place / f"index-{number}") for number in count())
     with embedded_client() as client:
         num_threads = sum(client.nthreads().values())
         logger.info("compiling kernels")
         for kind in KINDS:
             # Few documents in many shards run every step.
-            run = describe_build(data["many"], next(places), KINDS[kind], shard_length=256)
+            run = describe_build(many, next(places), KINDS[kind], shard_length=256)
             run_build(*run, client)
         logger.info("building indices of %s documents", f"{num_documents:,}")
         task_seconds = measure_task_seconds(client)[0]
@@ -242,29 +340,9 @@ def _measure_builds(
     )
 
 
-def _write_data(
-    folder: Path, num_documents: int, document_length: float
-) -> dict[str, SyntheticData]:
-    """Write the same number of documents as one and as few datasets, and many small datasets."""
-    sizes = {
-        "many": (_NUM_MANY, _MANY_DOCUMENTS),
-        "one": (1, num_documents),
-        "few": (_NUM_FEW, num_documents // _NUM_FEW),
-    }
-    return {
-        name: write_synthetic(
-            folder / name,
-            num_datasets=num_datasets,
-            num_documents=each,
-            document_length=document_length,
-        )
-        for name, (num_datasets, each) in sizes.items()
-    }
-
-
 def _forecast_kind(
     kind: str,
-    measured: list[MeasuredBuild],
+    measured: list[fitting.MeasuredBuild],
     costs: Costs,
     num_threads: int,
     job: Job,
@@ -272,22 +350,16 @@ def _forecast_kind(
 ) -> BenchBuilds:
     """Return forecasts from measured builds of one kind."""
     here = Machines(1, num_threads, scheduler_in_client=True)
-    builds = keep_medians(measured)
+    builds = fitting.keep_medians(measured)
     # Data that were just written are cached; those of a large build are not.
     cached = replace(costs, read_bandwidth=math.inf)
-    cached = calibrate(builds, fit_costs(builds, cached), here)
-    error = prediction_error(builds, cached, here)
+    cached = fitting.calibrate(builds, fitting.fit_costs(builds, cached), here)
+    error = fitting.prediction_error(builds, cached, here)
     costs = replace(cached, read_bandwidth=costs.read_bandwidth)
     job = replace(job, order=KINDS[kind][0], stored=KINDS[kind][1])
     trillion = forecast_build(replace(job, num_tokens=1e12), here, costs)
-    client, scheduler, worker = _APART
     task_seconds = costs.client_task_seconds + costs.scheduler_task_seconds
-    apart = replace(
-        costs,
-        client_task_seconds=client * task_seconds,
-        scheduler_task_seconds=scheduler * task_seconds,
-        worker_task_seconds=worker * task_seconds,
-    )
+    apart = replace(costs, **{name: share * task_seconds for name, share in _APART.items()})
     return BenchBuilds(
         kind=kind,
         builds=tuple(builds),
@@ -337,7 +409,6 @@ def _measure_loads(
             return measure_loading(config, seconds, source="the run"), []
     notes = [] if config is None else ["the run is not built: batches are of synthetic tokens"]
     num_tokens = min(_MAX_TOKENS, max(_MIN_TOKENS, int(_TOKENS_PER_SECOND * seconds)))
-    tokens = folder / "tokens"
-    tokens.mkdir(parents=True)
-    run = write_tokens(tokens, num_tokens=num_tokens, document_length=job.document_length)
+    length = job.document_length
+    run = write_tokens(folder / "tokens", num_tokens=num_tokens, document_length=length)
     return measure_loading(run, seconds), notes

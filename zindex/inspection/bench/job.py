@@ -31,8 +31,6 @@ class Job:
     shard_length: int = SHARD_LENGTH
     #: Whether the shards of indices grow with the datasets, as `choose_grid` has it.
     grows: bool = True
-    #: Elements per file of the blend; None: the same as for indices.
-    blend_shard_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_tokens < 1 or self.num_datasets < 1 or self.shard_length < 1:
@@ -79,7 +77,7 @@ class Job:
         """Shards of the blend; 0 if it is not stored."""
         if not self.blend or self.stored == "minimal":
             return 0
-        return _count_shards(self.num_samples, self.blend_shard_length or self.shard_length)
+        return _count_shards(self.num_samples, self.shard_length)
 
     @property
     def check_tasks(self) -> int:

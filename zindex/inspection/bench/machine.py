@@ -6,6 +6,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from zindex.io.machine import count_cpus, usable_memory
+
 _PACKAGES = (
     *("numpy", "numba", "zarr", "dask", "distributed", "torch", "obstore", "megatron-core"),
     *("grain", "litdata", "mosaicml-streaming"),
@@ -28,8 +30,8 @@ def describe_machine(folder: str | os.PathLike[str] = ".") -> dict[str, Any]:
     """
     return {
         "processor": _processor(),
-        "num_processors": len(os.sched_getaffinity(0)),
-        "memory_nbytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "num_processors": count_cpus(),
+        "memory_nbytes": usable_memory(),
         "file_system": _file_system(Path(folder).resolve()),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
     }

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zindex.config import DatasetConfig
+from zindex.config import RunConfig
 from zindex.inspection.tables.formatting import (
     count_noun,
     format_count,
@@ -110,18 +110,17 @@ class BlendReport(StoreSize):
     def _table_lines(self, rows: Sequence[BlendRow]) -> list[str]:
         """Return the columns; paths are last because of their length."""
         # ``epochs`` is the header of the result.
-        given = {"sizes": None, "epochs": "given"}.get(self.kind, self.kind)
-        is_marked = any(row.capped for row in rows)
+        given = "given" if self.kind == "epochs" else self.kind
         cells = [
             {
-                **({given: _format_given(row.given, self.kind)} if given else {}),
+                given: _format_given(row.given, self.kind),
                 "samples": format_count(row.num_samples),
                 "share": format_share(row.share),
                 "epochs": "" if row.num_epochs is None else format_epochs(row.num_epochs),
                 "to build": ""
                 if row.num_index_samples is None
                 else format_count(row.num_index_samples),
-                **({"limit": "capped" if row.capped else ""} if is_marked else {}),
+                "limit": "capped" if row.capped else "",
                 "dataset": row.dataset,
             }
             for row in rows
@@ -130,8 +129,7 @@ class BlendReport(StoreSize):
 
 
 def make_blend_report(
-    kind: BlendKind,
-    datasets: Mapping[str, DatasetConfig],
+    config: RunConfig,
     blend: "PlannedBlend",
     status: StoreStatus,
     index_samples: Mapping[tuple[str, str], int],
@@ -140,21 +138,20 @@ def make_blend_report(
 
     Parameters
     ----------
-    kind
-        Basis of the shares of the run's datasets.
-    datasets
-        The run's datasets by path.
+    config
+        The run.
     blend, status
         The blend, and the status of its store.
     index_samples
         Samples of the run's indices by dataset and split.
     """
     plan, sizes = blend.plan, blend.sizes
+    shares = {dataset.path: dataset.share for dataset in config.members}
     one_epoch = all(count is None for count in sizes.requested)
     rows = tuple(
         BlendRow(
             dataset=path,
-            given=datasets[path].share,
+            given=shares[path],
             num_samples=count,
             share=count / max(1, sizes.num_samples),
             num_epochs=None if sizes.epochs is None else sizes.epochs[i],
@@ -166,7 +163,7 @@ def make_blend_report(
     )
     return BlendReport(
         **{name: getattr(plan, name) for name in ("split", "order", "num_samples")},
-        kind="sizes" if one_epoch else kind,
+        kind="sizes" if one_epoch else config.blend_kind or "sizes",
         shuffle=plan.shuffle if plan.order == "scalable" else None,
         exhaustive=plan.sizes is not None,
         rows=rows,
@@ -182,7 +179,7 @@ def largest_rows(sizes: Sequence[int]) -> list[int]:
 
 
 def _format_given(given: float | None, kind: BlendKind) -> str:
-    """Return a configured share as text."""
-    if given is None:
+    """Return a configured share as text; empty for the sizes of datasets."""
+    if given is None or kind == "sizes":
         return ""
     return format_count(int(given)) if kind == "tokens" else f"{given:g}"

@@ -28,21 +28,23 @@ class IndexRow(StoreSize):
     #: Samples of all epochs: at least the requested number.
     num_samples: int
 
-    def to_cells(self) -> dict[str, str]:
-        """Return the cells of the row by header."""
-        return self.join_cells()
+    @property
+    def mark(self) -> str:
+        """Precedes sizes that are estimated."""
+        return ""
 
-    def join_cells(self, mark: str = "", last_epoch: str = "", padding: str = "") -> dict[str, str]:
-        """Return the cells by header, with a mark of sizes and the columns of some rows."""
+    def to_cells(self) -> dict[str, str]:
+        """Return the cells by header; empty are those that only rows of other kinds have."""
+        mark = self.mark
         return {
             "split": self.split,
             "documents": format_count(self.documents_per_epoch),
             "tokens": format_count(self.tokens_per_epoch),
             "wanted": "all" if self.num_requested is None else format_count(self.num_requested),
             "epochs": mark + format_count(self.num_epochs),
-            **({"last epoch": last_epoch} if last_epoch else {}),
+            "last epoch": "",
             "samples": mark + format_count(self.num_samples),
-            **({"padding": padding} if padding else {}),
+            "padding": "",
             "to write": mark + format_nbytes(self.missing_nbytes),
             "shards": "built" if self.committed else f"{self.num_done}/{mark}{self.num_shards}",
         }

@@ -76,10 +76,13 @@ def format_epochs(num_epochs: float) -> str:
 def table_lines(
     rows: Sequence[Mapping[str, str]], *, text_columns: Sequence[str] = ()
 ) -> list[str]:
-    """Return rows of cells by header as lines, with the headers; nothing without rows."""
-    if not rows:
-        return []
-    return align_columns([list(rows[0]), *(list(row.values()) for row in rows)], text_columns)
+    """Return rows of cells by header as lines, with the headers; nothing without rows.
+
+    Columns without any text are left out.
+    """
+    columns = [[header, *(row[header] for row in rows)] for header in (rows[0] if rows else ())]
+    shown = [column for column in columns if any(column[1:])]
+    return align_columns(list(zip(*shown, strict=True)), text_columns)
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: Sequence[str] = ()) -> list[str]:

@@ -76,7 +76,7 @@ class LengthReport:
                 "length": "-" if drawn.name in lengthless else format_count(drawn.num_tokens),
                 "epochs": format_epochs(drawn.num_epochs),
                 "equal epochs": format_share(self.advice.proportional[drawn.name]),
-                **({"few repeats": format_share(limited[drawn.name])} if limited else {}),
+                "few repeats": format_share(limited[drawn.name]) if limited else "",
                 "source": drawn.name,
             }
             for drawn in (draws[i] for i in shown)

@@ -8,20 +8,80 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from zindex.config import RunConfig
-from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run
+from zindex.indexing.packing import Basis, measure_packing, read_packing_sizes
+from zindex.indexing.run_plan import PlannedIndex, RunPlan, plan_run
+from zindex.indexing.store_build import find_index
 from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
-from zindex.inspection.tables.formatting import count_noun, format_nbytes
-from zindex.inspection.tables.packing_table import (
-    NUM_PACKED,
-    PackingRow,
-    make_packing_rows,
-    packing_lines,
-)
+from zindex.inspection.tables.formatting import count_noun, format_nbytes, format_share
 from zindex.io.files import free_nbytes
 from zindex.io.objects import place_of
 from zindex.plan.index_plan import IndexPlan
+from zindex.plan.packing import PackingPlan
 from zindex.store.commit import StoreStatus
+
+#: Documents to pack for an estimate: of all datasets together, and at least of each.
+NUM_PACKED, _LEAST_PACKED = 1 << 22, 1 << 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingRow(IndexRow):
+    """One packed index of a run."""
+
+    max_documents: int
+    long_documents: str
+    #: Whether the sizes are read from the index, computed, or estimated.
+    basis: Basis
+    #: Documents, or parts of long ones, in the samples.
+    num_parts: int
+    #: Share of padding in all samples.
+    padding_share: float
+
+    @property
+    def mark(self) -> str:
+        """Precedes sizes that are estimated."""
+        return "~" if self.basis == "estimated" else ""
+
+    def to_cells(self) -> dict[str, str]:
+        """Return the cells of the row by header."""
+        return IndexRow.to_cells(self) | {"padding": self.mark + format_share(self.padding_share)}
+
+
+def _make_packing_row(
+    item: PlannedIndex[PackingPlan], status: StoreStatus, folder: str, length: int
+) -> PackingRow:
+    """Return the row of one packed index, estimated until the index is built."""
+    plan = item.plan
+    store = find_index(plan.store_plan(folder)) if status.committed else None
+    if store is None:
+        sizes = measure_packing(plan, item.source, length)
+    else:
+        sizes = read_packing_sizes(store)
+    num_partitions = sizes.num_epochs * plan.partitions_per_epoch
+    layouts = plan.layouts_of(num_partitions, sizes.num_samples, sizes.num_parts)
+    nbytes = sum(layout.nbytes for layout in layouts)
+    num_shards = sum(layout.num_shards for layout in layouts)
+    fields = index_fields(item, status, nbytes, num_shards, plan.tokens_per_epoch, sizes)
+    fields |= {name: getattr(sizes, name) for name in ("basis", "num_parts", "padding_share")}
+    return PackingRow(**fields, **asdict(plan.rules))
+
+
+def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
+    """Return the packing rules and the table of datasets and their splits."""
+    first = rows[0]
+    lines = [
+        f"packed: at most {first.max_documents:,} documents in a sample, long documents "
+        f"{_LONG[first.long_documents]}",
+        "",
+        *dataset_lines(rows),
+    ]
+    if any(row.mark for row in rows):
+        lines += ["", "~: estimated from some of the documents, until the index is built"]
+    return lines
+
+
+_LONG = {"split": "split", "truncate": "truncated", "drop": "dropped"}
+
 
 #: Shuffle of the last epoch.
 LastEpoch = Literal["one epoch", "mixed", "apart", "each apart"]
@@ -41,7 +101,7 @@ class PlanRow(IndexRow):
 
     def to_cells(self) -> dict[str, str]:
         """Return the cells of the row by header."""
-        return self.join_cells(last_epoch=self.last_epoch)
+        return IndexRow.to_cells(self) | {"last epoch": self.last_epoch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,36 +222,22 @@ def make_report(
     num_packed
         Documents to pack for an estimate of packed indices.
     """
-    num_indices, num_members = len(plan.indices), len(plan.members)
-    rows = tuple(map(_make_row, plan.indices, statuses[:num_indices]))
-    packed = make_packing_rows(
-        plan.packings, statuses[num_indices:num_members], config.index, num_packed
+    left = iter(statuses)
+    rows = tuple(_make_row(item, next(left)) for item in plan.indices)
+    length = max(min(_LEAST_PACKED, num_packed), num_packed // max(1, len(plan.packings)))
+    packed = tuple(
+        _make_packing_row(item, next(left), config.index, length) for item in plan.packings
     )
+    num_samples = {(row.dataset, row.split): row.num_samples for row in (*rows, *packed)}
     return PlanReport(
         **{name: getattr(config, name) for name in ("order", "seed", "sequence_length", "split")},
         index=str(place_of(config.index)),
         free_nbytes=free,
         rows=rows,
-        blends=_make_blends(config, plan.blends, statuses[num_members:], (*rows, *packed)),
+        blends=tuple(
+            make_blend_report(config, blend, next(left), num_samples) for blend in plan.blends
+        ),
         packings=packed,
-    )
-
-
-def _make_blends(
-    config: RunConfig,
-    blends: Sequence[PlannedBlend],
-    statuses: Sequence[StoreStatus],
-    rows: Sequence[PlanRow | PackingRow],
-) -> tuple[BlendReport, ...]:
-    """Return the reports of a run's blends."""
-    if config.blend_kind is None:
-        return ()
-    kind = config.blend_kind
-    datasets = {dataset.path: dataset for dataset in config.members}
-    index_samples = {(row.dataset, row.split): row.num_samples for row in rows}
-    return tuple(
-        make_blend_report(kind, datasets, blend, status, index_samples)
-        for blend, status in zip(blends, statuses, strict=True)
     )
 
 

@@ -7,28 +7,18 @@ blend draws the beginning of every dataset, so its sets have no bits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from zindex import schema
-from zindex.arrays import Int64Array, UInt64Array
+from zindex.arrays import AnyArray, Int64Array, UInt64Array
 from zindex.io.objects import PlaceLike, place_of
-from zindex.kernels.bitset import (
-    BLOCK_BITS,
-    BLOCK_WORDS,
-    WORD_BITS,
-    copy_bits,
-    count_unused,
-    deposit,
-    find_blocks,
-    find_ends,
-    select_unused,
-)
-from zindex.plan.build_plan import name_store
+from zindex.kernels import bitset
+from zindex.kernels.bitset import BLOCK_WORDS
 from zindex.plan.journal import ConsumedFacts
-from zindex.store.commit import begin_store, commit_store
+from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.rows import RowReader
@@ -73,18 +63,18 @@ class ConsumedSet:
         draws, start, num_draws
             Bit ``start + k`` of these words is set if the k-th unconsumed number was drawn.
         """
-        _, drawn = find_ends(draws, start, num_draws)
+        _, drawn = bitset.find_ends(draws, start, num_draws)
         if not drawn:
             return self
         num_bits = self.num_bits + max(0, drawn - self.num_left)
         words = np.zeros(num_words(num_bits), np.uint64)
-        deposit(draws, start, drawn, self.words, self.num_bits, words, num_bits)
+        bitset.deposit(draws, start, drawn, self.words, self.num_bits, words, num_bits)
         return set_of_bits(words, num_bits, first=self.first)
 
 
 def num_words(num_bits: int) -> int:
     """Return the words that hold so many bits."""
-    return -(-num_bits // WORD_BITS)
+    return -(-num_bits // bitset.WORD_BITS)
 
 
 def set_of_bits(words: UInt64Array, num_bits: int, *, first: int = 0) -> ConsumedSet:
@@ -97,17 +87,17 @@ def set_of_bits(words: UInt64Array, num_bits: int, *, first: int = 0) -> Consume
     first
         Number of the first bit; all below are consumed.
     """
-    lead, stop = find_ends(words, 0, num_bits)
+    lead, stop = bitset.find_ends(words, 0, num_bits)
     bits = stop - lead
     kept = np.zeros(num_words(bits), np.uint64)
-    copy_bits(words, lead, bits, kept)
+    bitset.copy_bits(words, lead, bits, kept)
     return ConsumedSet(first + lead, bits, kept, first + lead + bits - _count_left(kept, bits))
 
 
 def _count_left(words: UInt64Array, num_bits: int) -> int:
     """Return the zeros among the first bits."""
-    whole, rest = divmod(num_bits, WORD_BITS)
-    total = count_unused(words[:whole], whole * WORD_BITS, np.empty(0, np.int64))
+    whole, rest = divmod(num_bits, bitset.WORD_BITS)
+    total = bitset.count_unused(words[:whole], whole * bitset.WORD_BITS, np.empty(0, np.int64))
     if rest:
         total += rest - (int(words[whole]) & ((1 << rest) - 1)).bit_count()
     return total
@@ -136,11 +126,11 @@ class ConsumedTable:
         self.num_consumed = np.array([item.num_consumed for item in facts], np.int64)
         self.num_left = self.stop - self.num_consumed
         self.starts = np.zeros(len(facts) + 1, np.int64)
-        np.cumsum(-(-(self.stop - self.first) // BLOCK_BITS), out=self.starts[1:])
+        np.cumsum(-(-(self.stop - self.first) // bitset.BLOCK_BITS), out=self.starts[1:])
         self.words = np.empty(0, np.uint64) if words is None else words
         self.counts = np.empty(0, np.int64) if counts is None else counts
 
-    def find(self, rows: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> Int64Array:
+    def find(self, rows: AnyArray, numbers: AnyArray) -> Int64Array:
         """Return the k-th unconsumed number of sets.
 
         Parameters
@@ -156,12 +146,12 @@ class ConsumedTable:
         rest = np.array(numbers, np.int64)
         values, blocks = np.empty(len(rest), np.int64), np.empty(len(rest), np.int64)
         sets = (self.first, self.stop, self.num_left, self.starts, self.counts)
-        find_blocks(rows, rest, *sets, values, blocks)
+        bitset.find_blocks(rows, rest, *sets, values, blocks)
         inside = np.flatnonzero(blocks >= 0)
         if inside.size:
             wanted, inverse = np.unique(blocks[inside], return_inverse=True)
             found = values[inside]
-            select_unused(self._blocks(wanted), inverse, rest[inside], found)
+            bitset.select_unused(self._blocks(wanted), inverse, rest[inside], found)
             values[inside] = found
         return values
 
@@ -190,14 +180,14 @@ def pack_sets(sets: Sequence[ConsumedSet]) -> tuple[UInt64Array, Int64Array]:
     sets
         The sets, in the order of their rows in a `ConsumedTable`.
     """
-    blocks = [-(-item.num_bits // BLOCK_BITS) for item in sets]
+    blocks = [-(-item.num_bits // bitset.BLOCK_BITS) for item in sets]
     words = np.zeros(sum(blocks) * BLOCK_WORDS, np.uint64)
     counts = np.zeros(sum(blocks), np.int64)
     start = 0
     for item, num_blocks in zip(sets, blocks, strict=True):
         part = words[start * BLOCK_WORDS : (start + num_blocks) * BLOCK_WORDS]
         part[: num_words(item.num_bits)] = item.words[: num_words(item.num_bits)]
-        count_unused(part, item.num_bits, counts[start : start + num_blocks])
+        bitset.count_unused(part, item.num_bits, counts[start : start + num_blocks])
         start += num_blocks
     return words, counts
 
@@ -225,8 +215,8 @@ def store_sets(
         ArrayLayout.plan(schema.USED_WORD, len(words), np.uint64, grid),
         ArrayLayout.plan(schema.UNUSED_COUNT, len(counts), np.int64, grid),
     )
-    plan = name_store(f"edit-{split}", {"kind": "edit"} | spec, layouts, grid, folder)
-    plan = begin_store(plan)
+    nameless = StorePlan(Path(), "index", {"kind": "edit"} | spec, layouts, grid)
+    plan = begin_store(nameless.named(folder, f"edit-{split}"))
     results = []
     for layout, values in zip(plan.layouts, (words, counts), strict=True):
         results += store_all_shards(plan.root, layout, values)

@@ -1,12 +1,11 @@
 """Draws of a blend: marked as they are read, and mapped to the samples of sources."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from zindex.arrays import Int64Array, IntegerArray
+from zindex.arrays import AnyArray, Int64Array, IntegerArray
 from zindex.errors import VerificationError
 from zindex.indexing.blend_arrays import BlendArrays
 from zindex.kernels.bijection import permute
@@ -41,13 +40,13 @@ class BlendScan:
         self.starts = np.cumsum(num) - num
         self.words = np.zeros(int(num.sum()), np.uint64)
 
-    def blocks(self, spans: Spans) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    def blocks(self, spans: Spans) -> Iterator[tuple[AnyArray, AnyArray]]:
         """Yield datasets and sample numbers of positions, block by block."""
         for start, stop in blocks_of(spans, self._block_length):
             datasets = self.arrays.dataset_index[start:stop]
             yield datasets, self.arrays.dataset_sample_index[start:stop]
 
-    def mark(self, datasets: npt.NDArray[Any], numbers: npt.NDArray[Any]) -> Int64Array:
+    def mark(self, datasets: AnyArray, numbers: AnyArray) -> Int64Array:
         """Mark draws and return their number for each dataset.
 
         Raises

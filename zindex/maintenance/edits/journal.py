@@ -22,14 +22,7 @@ from zindex.errors import (
     StoreNotFoundError,
     VerificationError,
 )
-from zindex.indexing.run_plan import (
-    PlannedBlend,
-    PlannedIndex,
-    RunPlan,
-    plan_blend,
-    plan_run,
-    plan_split,
-)
+from zindex.indexing import run_plan
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io import files
 from zindex.io.objects import Place, place_of
@@ -47,12 +40,16 @@ from zindex.plan.journal import (
     Source,
 )
 from zindex.plan.split import SPLIT_NAMES, split_range
-from zindex.store.commit import FORMAT_VERSION, fingerprint, read_sealed, seal
+from zindex.store.checked_json import parse_as
+from zindex.store.commit import fingerprint, read_sealed, seal
 
 #: First part of the names of journals' folders in the index folder.
 JOURNAL_PREFIX = "journal-"
 
 _SUFFIX = ".json"
+_FORMAT_VERSION = 1
+# Facts of an entry and their types.
+_ENTRY_KINDS = {"number": int, "position": int, "before": str, "change": dict, "certificate": dict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +75,13 @@ class RunJournal:
 
     config: RunConfig
     split: str
-    plan: RunPlan
+    plan: run_plan.RunPlan
     #: The blend as the run's file describes it.
-    blend: PlannedBlend
+    blend: run_plan.PlannedBlend
     entries: tuple[JournalEntry, ...] = ()
 
     @cached_property
-    def members(self) -> tuple[PlannedIndex[IndexPlan], ...]:
+    def members(self) -> tuple[run_plan.PlannedIndex[IndexPlan], ...]:
         """The indices that the run's own blend draws from."""
         by_path = {
             item.dataset: item for item in self.plan.indices if item.plan.split == self.split
@@ -178,7 +175,7 @@ class RunJournal:
         """Return the plan of a blend of the run by its number."""
         if number == 0:
             return self.blend.plan
-        return plan_blend(self.config, self.split, facts, facts.seed)
+        return run_plan.plan_blend(self.config, self.split, facts, facts.seed)
 
     @cached_property
     def _opened(self) -> dict[str, LengthSource]:
@@ -192,7 +189,7 @@ class RunJournal:
         bookends = self.config.split_matrix[SPLIT_NAMES.index(self.split)]
         return lengths, split_range(lengths.facts.num_sequences, bookends)
 
-    def plan_index(self, path: str, source: Source) -> PlannedIndex[IndexPlan]:
+    def plan_index(self, path: str, source: Source) -> run_plan.PlannedIndex[IndexPlan]:
         """Return the plan of a source's index, from the dataset as it is now.
 
         Raises
@@ -204,11 +201,11 @@ class RunJournal:
             return self.members[self.blend.datasets.index(path)]
         config = replace(self.config, seed=source.seed, sequence_length=source.sequence_length)
         lengths, span = self.open_split(path)
-        item = plan_split(config, path, lengths, self.split, span, source.num_requested)
+        item = run_plan.plan_split(config, path, lengths, self.split, span, source.num_requested)
         assert item is not None
         return item
 
-    def index_of(self, number: int) -> PlannedIndex[IndexPlan]:
+    def index_of(self, number: int) -> run_plan.PlannedIndex[IndexPlan]:
         """Return the plan of the index of a source of the run.
 
         Raises
@@ -229,7 +226,7 @@ class RunJournal:
 
 
 def open_journal(
-    config: RunConfig, split: str = "train", *, plan: RunPlan | None = None
+    config: RunConfig, split: str = "train", *, plan: run_plan.RunPlan | None = None
 ) -> RunJournal:
     """Return one split of a run with its edits.
 
@@ -249,7 +246,7 @@ def open_journal(
     FingerprintMismatchError
         If it belongs to another run.
     """
-    plan = plan or plan_run(config)
+    plan = plan or run_plan.plan_run(config)
     blend = next((item for item in plan.blends if item.split == split), None)
     if blend is None:
         raise PlanError(
@@ -275,7 +272,7 @@ def open_journal(
     return journal
 
 
-def find_journals(config: RunConfig, plan: RunPlan) -> dict[str, RunJournal]:
+def find_journals(config: RunConfig, plan: run_plan.RunPlan) -> dict[str, RunJournal]:
     """Return the journals of a run's edited splits."""
     if config.packing is not None:
         return {}
@@ -303,16 +300,19 @@ def _read_entry(journal: RunJournal, number: int) -> JournalEntry:
         )
     except (StoreNotFoundError, StoreError) as error:
         raise VerificationError(f"{path} must hold an edit: {error}") from error
-    if (content["format_version"], content["algorithm_version"]) != (FORMAT_VERSION, EDIT_VERSION):
+    versions = content.get("format_version"), content.get("algorithm_version")
+    if versions != (_FORMAT_VERSION, EDIT_VERSION):
         raise StoreError(f"{path} was written by another version of zindex; update zindex")
+    fields = {
+        name: parse_as(kind, content.get(name), f"{path} as {name}")
+        for name, kind in _ENTRY_KINDS.items()
+    }
     if content["before"] != journal.fingerprint or content["number"] != number:
         raise FingerprintMismatchError(
             f"{path} must be an edit of the run {journal.fingerprint[:16]}, it is edit "
             f"{content['number']} of {content['before'][:16]}; put it back where it was made"
         )
-    same = ("number", "position", "change", "before", "certificate")
-    state = RunState.from_json(content["state"], journal.blend.datasets)
-    fields = {name: content[name] for name in same}
+    state = RunState.from_json(content.get("state"), journal.blend.datasets)
     return JournalEntry(**fields, fingerprint=fingerprint(content), state=state)
 
 
@@ -332,7 +332,7 @@ def append_entry(
     """
     number = len(journal.entries) + 1
     content = {
-        "format_version": FORMAT_VERSION,
+        "format_version": _FORMAT_VERSION,
         "algorithm_version": EDIT_VERSION,
         "number": number,
         "position": position,
@@ -342,6 +342,7 @@ def append_entry(
         "certificate": certificate,
     }
     path = _entry_path(journal, number)
+    files.make_folder(journal.folder)
     if not files.write_once(path, [seal(content, "fingerprint")]):
         raise FingerprintMismatchError(
             f"edit {number} of the run must be made by one process, {path} was written meanwhile; "

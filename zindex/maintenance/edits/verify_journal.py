@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from zindex.arrays import Int64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import VerificationError
 from zindex.kernels.bitset import WORD_BITS, digest_numbers, mark
@@ -112,7 +112,7 @@ class _Walk:
         self.num_samples = 0
         self._pools = {number: journal.pools(number) for number in range(len(self.state.blends))}
 
-    def check_room(self, blend: int, drawn: npt.NDArray[np.int64]) -> None:
+    def check_room(self, blend: int, drawn: Int64Array) -> None:
         """Check that the sources of a blend hold the samples that it draws of each dataset."""
         pools = self._pools[blend]
         for row, count in enumerate(drawn.tolist()):

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from zindex.config import RunConfig, load_config
 from zindex.errors import StoreNotFoundError, ZindexError
@@ -12,7 +11,8 @@ from zindex.ingest.length_source import is_store
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.store.commit import StorePlan, read_plan
-from zindex.store.layout import ArrayLayout
+from zindex.store.folder_group import is_group
+from zindex.store.layout import parse_layouts
 
 _YAML = (".yaml", ".yml")
 
@@ -34,8 +34,8 @@ class NamedStore:
     def num_shards(self) -> int:
         """Shards of the store; 0 where its plan cannot be read."""
         try:
-            arrays = read_plan(self.root)["arrays"]
-            return sum(ArrayLayout.from_json(fields).num_shards for fields in arrays)
+            layouts = parse_layouts(read_plan(self.root)["arrays"], self.root)
+            return sum(layout.num_shards for layout in layouts)
         except ZindexError:
             return 0
 
@@ -59,19 +59,15 @@ def find_stores(path: PlaceLike | RunConfig) -> list[NamedStore]:
     if str(path).endswith(_YAML) and os.path.isfile(str(path)):
         return list(_stores_of_run(load_config(str(path))))
     root = place_of(path)
-    if is_store(str(root)):
+    if is_store(str(root)) and not is_group(root):
         return [NamedStore(root)]
     below = [root / name for name in sorted(files.list_names(root))]
-    stores = [NamedStore(place) for place in below if _may_be_store(place)]
+    stores = [NamedStore(place) for place in below if is_store(str(place))]
     if not stores:
         raise StoreNotFoundError(
             f"no zindex store at {root}, nor directly below it; check the path or build it"
         )
     return stores
-
-
-def _may_be_store(place: Place) -> bool:
-    return (not isinstance(place, Path) or place.is_dir()) and is_store(str(place))
 
 
 def _stores_of_run(config: RunConfig) -> Iterator[NamedStore]:

@@ -1,7 +1,6 @@
 """Rebuild the missing shards of a store with its ordinary builder, in a scratch copy."""
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,6 +23,7 @@ from zindex.ingest.length_source import LengthSource, open_source
 from zindex.ingest.records.import_records import import_records
 from zindex.io import files
 from zindex.io.objects import Place
+from zindex.io.request_threads import map_in_threads
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import CountedPlan, SourceFacts
 from zindex.plan.index_plan import IndexPlan
@@ -41,9 +41,6 @@ from zindex.store.verify import REPAIR_KEY, ShardId
 
 #: Arrays of a blend that its other arrays are computed from, unless a run names them.
 BLEND_INPUTS = (schema.DATASET_WEIGHT.name, schema.DATASET_COUNT.name)
-
-# Sound shards that are linked, or copied by an object store, at a time.
-_NUM_THREADS = 8
 
 Sound = Mapping[ShardId, Receipt]
 Source = str | LengthSource | None
@@ -134,8 +131,11 @@ class Rebuild:
         keys = [layouts[name].shard_key(shard) for name, shard in self.sound]
         if keys and files.exists(self.plan.root / GENERATOR_KEY):
             keys.append(GENERATOR_KEY)
-        with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            list(pool.map(lambda key: files.link_file(self.plan.root / key, root / key), keys))
+
+        def link(key: str) -> None:
+            files.link_file(self.plan.root / key, root / key)
+
+        map_in_threads(files.num_writers(root), link, keys)
 
     def _choose_builder(self) -> tuple[Place, Callable[[], object]]:
         """Return the root of the copy, and the call that builds and commits it."""

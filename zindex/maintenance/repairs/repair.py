@@ -27,22 +27,15 @@ from zindex.maintenance.repairs.rebuild import (
     select_inputs,
 )
 from zindex.plan.packing import PackingPlan
-from zindex.store.commit import (
-    MANIFEST_KEY,
-    PLAN_KEY,
-    ROOT_KEY,
-    StorePlan,
-    commit_files,
-    plan_file,
-    read_status,
-)
+from zindex.store import commit
+from zindex.store.commit import PLAN_KEY, ROOT_KEY, StorePlan
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import Store, open_reader
 from zindex.store.reader import forget_open_shards
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import check_shard, replace_shard
 from zindex.store.tokens import LINK
-from zindex.store.verify import ShardId, StoreReport, verify_store
+from zindex.store.verify import REPAIR_KEY, ShardId, StoreReport, verify_store
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +120,7 @@ def repair(
 
 def _is_committed(root: Place) -> bool:
     """Return whether a commit was begun, whether or not the store is damaged."""
-    return any(files.exists(root / key) for key in (ROOT_KEY, MANIFEST_KEY))
+    return any(files.exists(root / key) for key in (ROOT_KEY, commit.MANIFEST_KEY))
 
 
 class _Repair:
@@ -162,7 +155,7 @@ class _Repair:
                 "damaged; name the run file that built it, or remove the store and build it again"
             )
         if not found.was_committed:
-            status = read_status(self.root)
+            status = commit.read_status(self.root)
             raise status.not_ready(
                 f"{self.root} must be committed to be repaired, {status.num_done} of "
                 f"{status.num_shards} shards are finished; build it again, it resumes from there"
@@ -182,6 +175,8 @@ class _Repair:
         if self.found.damages:
             rebuilt, num_rebuilt = self._rebuild()
             self._check_link()
+        else:
+            files.remove_tree(self.root / REPAIR_KEY)  # of a repair that died at its end
         return RepairResult(self.root, tuple(rebuilt), num_rebuilt, self.plan.num_shards)
 
     def _rebuild(self) -> tuple[list[str], int]:
@@ -198,13 +193,13 @@ class _Repair:
                     facts = facts if found.has_root else copy.attributes
                 receipts = found.receipts | rebuilt
                 attributes = select_attributes(self.plan, facts)
-                contents = commit_files(self.plan, receipts.values(), attributes)
+                contents = commit.commit_files(self.plan, receipts.values(), attributes)
                 if found.has_root and contents[ROOT_KEY] != self._read(ROOT_KEY):
                     continue
                 if found.manifest is None and not found.has_root and self.planned is None:
                     check_sound_shards(self.plan, found.receipts, receipts)
                 shards = [] if copy is None else self._put_shards(copy, rebuilt)
-                metadata = self._put_metadata({PLAN_KEY: plan_file(self.plan)} | contents)
+                metadata = self._put_metadata({PLAN_KEY: commit.plan_file(self.plan)} | contents)
                 for folder in {(self.root / key).parent for key in (*shards, *metadata)}:
                     files.sync_directory(folder)
                 return [*shards, *metadata], len(shards)

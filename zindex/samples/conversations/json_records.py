@@ -133,9 +133,7 @@ class JsonRecords:
         return list(values)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state.pop("_values", None)
-        return state
+        return {name: value for name, value in self.__dict__.items() if name != "_values"}
 
 
 def _find_lines(path: str) -> _Lines:

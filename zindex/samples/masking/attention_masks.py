@@ -89,15 +89,14 @@ def choose_attention_masks(
     version = Version(test_te_version) if test_te_version is not None else _installed_version()
     encoder_mask = encoder_mask.unsqueeze(1).unsqueeze(1)
     decoder_mask = decoder_mask.unsqueeze(1).unsqueeze(1)
-    if version >= _ALL:
-        return encoder_mask, None, (decoder_mask, encoder_mask)
-    if any(os.getenv(name) == "1" for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")):
-        if version >= _FUSED:
-            return encoder_mask, None, (decoder_mask, encoder_mask)
+    is_fused = any(os.getenv(name) == "1" for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN"))
+    if is_fused and version < _FUSED:
         raise ConfigError(
             "flash and fused attention need Transformer Engine 1.7 or later for T5, got "
             f"{version}; set NVTE_FLASH_ATTN=0 and NVTE_FUSED_ATTN=0, or take a later one"
         )
+    if is_fused or version >= _ALL:
+        return encoder_mask, None, (decoder_mask, encoder_mask)
     return (
         build_pair_mask(encoder_tokens, encoder_tokens),
         None,

@@ -1,7 +1,7 @@
 """Make batches of BERT and T5 samples, whose items are arrays and numbers as Megatron Core's are.
 
-Compiled kernels make whole batches. Datasets that override how tokens are masked get the same
-samples in plain Python, one by one.
+The sentences of many samples are read together, and compiled kernels make whole batches. Datasets
+that override how tokens are masked get the same samples in plain Python, one by one.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,27 +13,14 @@ import torch
 
 from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError, VerificationError
-from zindex.kernels.masked_rows import (
-    DECODER_FULL,
-    NO_SENTINEL,
-    NOTHING,
-    ONE_SENTENCE,
-    TOO_LONG,
-    UNKNOWN_TOKEN,
-    BertRows,
-    Problem,
-    SampleTexts,
-    T5Rows,
-    fill_bert_rows,
-    fill_t5_rows,
-)
+from zindex.kernels import masked_rows
 from zindex.samples.batch import BatchRequest, SampleBatch, Shapes, allocate_arrays
 from zindex.samples.masking.mask_rules import make_rules, unknown_token
-from zindex.samples.masking.sentences import read_sentences
+from zindex.samples.texts import DocumentTokens, IndexedText, Parts, choose_samples, read_tokens
 
 Arrays = dict[str, Int64Array]
 #: Makes the samples of a batch in arrays by name, up to their padding.
-Fill = Callable[[Any, SampleTexts, Arrays], Problem]
+Fill = Callable[[Any, masked_rows.SampleTexts, Arrays], masked_rows.Problem]
 
 
 class MaskedBatch(SampleBatch):
@@ -133,7 +120,7 @@ def _fill_planes(
     for name, (_, initial) in planes.items():
         arrays[name].fill(initial)
     problem = fill(wanted.first, texts, arrays)
-    if problem[1] != NOTHING:
+    if problem[1] != masked_rows.NOTHING:
         row = problem[0]
         dataset = wanted.datasets[int(wanted.which[row])]
         raise _explain(dataset, int(wanted.positions[row]), problem)
@@ -148,19 +135,21 @@ def _finish(arrays: Arrays, pad: int, is_padding: BoolArray) -> None:
         arrays["loss_mask"][is_padding] = 0
 
 
-def _fill_bert(dataset: Any, texts: SampleTexts, arrays: Arrays) -> Problem:
+def _fill_bert(dataset: Any, texts: masked_rows.SampleTexts, arrays: Arrays) -> masked_rows.Problem:
     """Make BERT samples: one or two segments between separators, with masked tokens."""
     config, tokenizer = dataset.config, dataset.config.tokenizer
     cls, sep, has_head = int(tokenizer.cls), int(tokenizer.sep), bool(config.classification_head)
-    rows = BertRows(**{name: arrays[name] for name in BertRows._fields})
+    rows = masked_rows.BertRows(**{name: arrays[name] for name in masked_rows.BertRows._fields})
     if dataset._masks_plainly:
-        return fill_bert_rows(texts, make_rules(config, replaces=True), cls, sep, has_head, rows)
+        return masked_rows.fill_bert_rows(
+            texts, make_rules(config, replaces=True), cls, sep, has_head, rows
+        )
     for row, sentences, target, random_state in _each_sample(texts):
         pivot = len(sentences)
         is_random = False
         if has_head:
             if pivot < 2:
-                return row, ONE_SENTENCE, pivot
+                return row, masked_rows.ONE_SENTENCE, pivot
             pivot = random_state.randint(1, pivot) if pivot > 2 else 1
             is_random = bool(random_state.random_sample() < 0.5)
         segments = [[*chain(*sentences[:pivot])], [*chain(*sentences[pivot:])]]
@@ -179,35 +168,35 @@ def _fill_bert(dataset: Any, texts: SampleTexts, arrays: Arrays) -> Problem:
                 rows.types[row, size : len(tokens)] = number
                 size = len(tokens)
         if size > rows.text.shape[1]:
-            return row, TOO_LONG, size
+            return row, masked_rows.TOO_LONG, size
         masked, places, labels, _, _ = dataset._create_masked_lm_predictions(
             tokens, target, random_state
         )
         rows.text[row, :size] = masked
         rows.labels[row, places] = labels
         rows.loss_mask[row, places] = 1
-    return -1, NOTHING, 0
+    return -1, masked_rows.NOTHING, 0
 
 
-def _fill_t5(dataset: Any, texts: SampleTexts, arrays: Arrays) -> Problem:
+def _fill_t5(dataset: Any, texts: masked_rows.SampleTexts, arrays: Arrays) -> masked_rows.Problem:
     """Make T5 samples: text whose masked spans are sentinels, and the spans with theirs."""
     tokenizer = dataset.config.tokenizer
     bos, eos = int(tokenizer.bos), int(tokenizer.eos)
     sentinels = np.array([*tokenizer.additional_special_tokens_ids], np.int64)
     names = ("text_enc", "text_dec", "labels", "loss_mask", "truncated")
-    rows = T5Rows(*(arrays[name] for name in names))
+    rows = masked_rows.T5Rows(*(arrays[name] for name in names))
     if dataset._masks_plainly:
         rules = make_rules(dataset.config, replaces=False)
-        return fill_t5_rows(texts, rules, bos, eos, sentinels, rows)
+        return masked_rows.fill_t5_rows(texts, rules, bos, eos, sentinels, rows)
     for row, sentences, target, random_state in _each_sample(texts):
         tokens = [*chain(*sentences)]
         rows.truncated[row] = len(tokens) > target
         tokens = tokens[:target]
         if len(tokens) > rows.encoder.shape[1]:
-            return row, TOO_LONG, len(tokens)
+            return row, masked_rows.TOO_LONG, len(tokens)
         masked, _, _, _, spans = dataset._create_masked_lm_predictions(tokens, target, random_state)
         if len(spans) > len(sentinels):
-            return row, NO_SENTINEL, len(sentinels)
+            return row, masked_rows.NO_SENTINEL, len(sentinels)
         encoder: list[int] = []
         labels: list[int] = []
         done = 0
@@ -217,16 +206,16 @@ def _fill_t5(dataset: Any, texts: SampleTexts, arrays: Arrays) -> Problem:
             done = places[-1] + 1
         encoder += masked[done:]
         if len(labels) >= rows.decoder.shape[1]:
-            return row, DECODER_FULL, len(labels) + 1
+            return row, masked_rows.DECODER_FULL, len(labels) + 1
         rows.encoder[row, : len(encoder)] = encoder
         rows.decoder[row, : len(labels) + 1] = [bos, *labels]
         rows.labels[row, : len(labels) + 1] = [*labels, eos]
         rows.loss_mask[row, : len(labels) + 1] = 1
-    return -1, NOTHING, 0
+    return -1, masked_rows.NOTHING, 0
 
 
 def _each_sample(
-    texts: SampleTexts,
+    texts: masked_rows.SampleTexts,
 ) -> Iterator[tuple[int, list[list[int]], int, np.random.RandomState]]:
     """Yield the row, the sentences, the maximal length and the generator of each sample."""
     sentences = [part.tolist() for part in np.split(texts.tokens, np.cumsum(texts.lengths)[:-1])]
@@ -237,29 +226,85 @@ def _each_sample(
         yield row, own, int(texts.targets[sample]), random_state
 
 
-def _explain(dataset: Any, position: int, problem: Problem) -> Exception:
+def _explain(dataset: Any, position: int, problem: masked_rows.Problem) -> Exception:
     """Return the error of a sample that cannot be made."""
     _, code, number = problem
     where = f"sample {position} of {dataset._where}"
-    if code == UNKNOWN_TOKEN:
+    if code == masked_rows.UNKNOWN_TOKEN:
         return unknown_token(number, where)
-    if code == NO_SENTINEL:
+    if code == masked_rows.NO_SENTINEL:
         return ConfigError(
             f"the tokenizer must have a sentinel for each masked span, its "
             f"additional_special_tokens_ids has {number} and {where} has more spans; add some, or "
             "lower masking_probability"
         )
-    if code == DECODER_FULL:
+    if code == masked_rows.DECODER_FULL:
         return ConfigError(
             f"sequence_length_decoder must hold the masked spans of each sample, {where} needs "
             f"{number} tokens or more; raise it, or lower masking_probability"
         )
     what = (
         f"at least two sentences, its index gives {number}"
-        if code == ONE_SENTENCE
+        if code == masked_rows.ONE_SENTENCE
         else f"at most {dataset.config.sequence_length} tokens, its index gives {number}"
     )
     return VerificationError(
         f"{where} must have {what}; restore the data if they changed, or remove the index to build "
         "it again"
     )
+
+
+def read_sentences(wanted: BatchRequest) -> masked_rows.SampleTexts:
+    """Return the sentences of samples.
+
+    Raises
+    ------
+    VerificationError
+        If an index names sentences that do not exist.
+
+    Notes
+    -----
+    Rounds: shuffle, samples, bounds of sentences, tokens. The draws of a sample are keyed by its
+    position in its dataset, so neither the batch nor the order of reads matters.
+    """
+    chosen = choose_samples(wanted)
+    numbers = chosen.samples
+    for member, rows in chosen.groups:
+        numbers[rows] %= len(member.arrays.sentence_index)  # equal epochs are stored once
+    samples = chosen.read("sentence_index", numbers, numbers + 1)
+    starts, stops, targets = np.ascontiguousarray(samples.T)
+    ordered = wanted.positions[chosen.rows]
+    for member, rows in chosen.groups:
+        _check_samples(member, ordered[rows], samples[rows])
+    counts = stops - starts
+    firsts = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(counts, out=firsts[1:])
+    sentences = np.repeat(starts - firsts[:-1], counts) + np.arange(firsts[-1])
+    parts = Parts(chosen, sentences, counts)
+    lengths = parts.bounds.lengths
+    tokens = np.empty(int(lengths.sum()), np.int64)
+    if any(isinstance(documents.tokens, DocumentTokens) for documents, _ in parts.groups):
+        places = np.cumsum(lengths) - lengths
+        read_tokens(parts.groups, parts.bounds.starts, lengths, tokens, places)
+    else:
+        # The tokens of consecutive sentences are consecutive.
+        groups = [(member.documents, rows) for member, rows in chosen.groups]
+        sizes = np.add.reduceat(lengths, parts.firsts)
+        first_tokens = parts.bounds.starts[parts.firsts]
+        read_tokens(groups, first_tokens, sizes, tokens, np.cumsum(sizes) - sizes)
+    seeds = (ordered + int(wanted.first.config.random_seed) % 2**32) % 2**32
+    return masked_rows.SampleTexts(chosen.rows, tokens, lengths, firsts, targets, seeds)
+
+
+def _check_samples(member: IndexedText, positions: Int64Array, samples: Int64Array) -> None:
+    """Check that samples consist of sentences of their dataset."""
+    starts, stops, targets = samples.T
+    is_wrong = (starts >= stops) | (stops > member.num_documents) | (targets < 1)
+    if is_wrong.any():
+        i = int(np.argmax(is_wrong))
+        raise VerificationError(
+            f"sample {positions[i]} of {member.where} must be a run of its "
+            f"{member.num_documents} sentences and a length, its index gives "
+            f"{samples[i].tolist()}; restore the data if they changed, or remove the index to "
+            "build it again"
+        )

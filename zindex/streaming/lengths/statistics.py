@@ -1,7 +1,6 @@
 """Count the samples and tokens of each source, part by part on Dask."""
 
 import math
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,6 +13,7 @@ import numpy as np
 from zindex.errors import ConfigError, SourceError
 from zindex.execution.executor import Executor, Held, SerialExecutor, run_builds, run_together
 from zindex.execution.process_executor import choose_executor
+from zindex.io.machine import count_cpus
 from zindex.streaming.lengths.length_histogram import LengthHistogram
 from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
@@ -360,7 +360,7 @@ def choose_processes(
         for size in sizes:
             nbytes += assumed if size is None else size
             if nbytes > most_nbytes:
-                return num_cores or len(os.sched_getaffinity(0))
+                return num_cores or count_cpus()
     return 1
 
 

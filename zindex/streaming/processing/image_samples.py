@@ -12,7 +12,7 @@ import torch
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.lazy import need
 from zindex.plan.settings import check_whole
-from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import OnDamage
 from zindex.streaming.processing.renaming import rename_parameters
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 

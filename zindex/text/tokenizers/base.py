@@ -5,8 +5,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
+from zindex.arrays import IntegerArray
 
 
 def special_token(name: str, meaning: str) -> property:
@@ -49,7 +48,7 @@ class MegatronTokenizer(ABC):
     def tokenize(self, text: str) -> Any:
         """Return the token ids of a text."""
 
-    def detokenize(self, ids: npt.NDArray[np.integer[Any]]) -> str:
+    def detokenize(self, ids: IntegerArray) -> str:
         """Return the text of token ids; NotImplementedError if there is no way back."""
         self._refuse("method", "detokenize")
 

@@ -204,7 +204,7 @@ def _read_list(file: Path, vocab_size: int, num_special: int) -> dict[bytes, int
         tokens = [
             (base64.b64decode(row["token_bytes"], validate=True), row["rank"]) for row in rows
         ]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(
             f"{file} must be a JSON list of rank, token_bytes and token_str: {error!r}; save the "
             "tokenizer again"

@@ -1,0 +1,1 @@
+"""Harnesses: short under pytest, large by ``python -m tests.harnesses.NAME --trials N``."""

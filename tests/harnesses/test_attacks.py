@@ -1,0 +1,73 @@
+"""Every file of ``attacks/`` is refused in time, with an error of zindex and without a trace."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harnesses.running import time_limit
+from zindex.config import load_config
+from zindex.errors import ZindexError
+from zindex.execution.executor import SerialExecutor
+from zindex.formats.keyed.h5_file import read_h5_shards
+from zindex.ingest.records.import_records import import_records
+from zindex.text.chat_template import ChatTemplate
+from zindex.text.text_encoder import TextEncoder
+
+ATTACKS = Path(__file__).parent / "attacks"
+LIMIT = 20.0
+
+
+def render(path: Path) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    ChatTemplate(path.read_text("utf-8")).render(messages)
+
+
+def encode(path: Path) -> None:
+    TextEncoder(path).encode(["a" * 20_000 + "b"])
+
+
+def read_files(path: Path) -> None:
+    import_records(path, Path(os.getcwd()) / "records", client=SerialExecutor())
+
+
+def read_h5(path: Path) -> None:
+    for shard in read_h5_shards(path):
+        for array in shard.arrays.values():
+            array.read(0, 4)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "h5": read_h5,
+    "jsonl": read_files,
+    "tar": read_files,
+    "template": render,
+    "tokenizer": encode,
+    "yaml": load_config,
+}
+FILES = sorted(ATTACKS.glob("*/*"))
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("zindex.text.template_limits.MAX_SECONDS", 0.2)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_an_attack_is_refused(path: Path, tmp_path: Path) -> None:
+    module = {"h5": "h5py", "template": "jinja2", "tokenizer": "tokenizers"}
+    pytest.importorskip(module.get(path.parent.name, "sys"))
+    with time_limit(LIMIT), pytest.raises(ZindexError):
+        READERS[path.parent.name](path)
+    assert not (tmp_path / "marker").exists()
+    assert not (tmp_path / "records" / "zarr.json").exists()
+
+
+def test_what_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of attacks names a kind that has no reader."""
+    assert {path.parent.name for path in FILES} == READERS.keys()
+    assert sys.getrecursionlimit() < 20_000

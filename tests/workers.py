@@ -1,0 +1,147 @@
+"""Tests in several processes, ``pytest -n 4``: forks of the one that has collected them.
+
+To import and to collect the tests takes 20 seconds. Each process takes one file after another, in
+alphabetical order: the tests of a file share servers, and the long ones (benchmarks, cluster,
+examples) start early.
+"""
+
+import atexit
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, count, groupby, pairwise
+from multiprocessing.connection import wait
+from typing import Any
+
+import pytest
+
+from zindex.execution.worker_tasks import die_with
+
+_FORKS = multiprocessing.get_context("fork")
+
+
+class Worker:
+    """A process that runs tests and sends their reports, and None for more tests.
+
+    Parameters
+    ----------
+    session
+        Has collected the tests.
+    number
+        That of the process.
+    """
+
+    def __init__(self, session: pytest.Session, number: int) -> None:
+        self._session = session
+        self._config: Any = session.config
+        #: Tests that were given to it, from the one that runs.
+        self.items: deque[pytest.Item] = deque()
+        #: Of the process that reads it.
+        self.connection, self._other = _FORKS.Pipe()
+        self.process = _FORKS.Process(target=self._work, args=(number,))
+        self.process.start()
+
+    def give(self, items: list[pytest.Item]) -> None:
+        """Answer a request for more tests; none ends the process."""
+        self.items += items
+        self.connection.send([item.nodeid for item in items])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        hook = self._config.hook
+        data = hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._other.send(data)
+
+    def _receive(self) -> Iterator[pytest.Item]:
+        items = {item.nodeid: item for item in self._session.items}
+        while True:
+            self._other.send(None)
+            if not (names := self._other.recv()):
+                return
+            yield from (items[name] for name in names)
+
+    def _work(self, number: int) -> None:
+        die_with(os.getppid())
+        plugins = self._config.pluginmanager
+        plugins.unregister(name="terminalreporter")
+        plugins.register(self)
+        capture = plugins.getplugin("capturemanager")
+        capture.stop_global_capturing()
+        capture.start_global_capturing()  # into files of its own
+        capture.suspend_global_capture()
+        temporary = self._config._tmp_path_factory
+        temporary._basetemp /= f"worker-{number}"
+        temporary._basetemp.mkdir()
+        with suppress(KeyboardInterrupt):
+            for item, following in pairwise(chain(self._receive(), [None])):
+                self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        self._session._setupstate.teardown_exact(None)  # what an interrupt left
+        # As an interpreter ends: multiprocessing leaves these out.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group: Any = parser.getgroup("workers")
+    group._addoption("-n", dest="num_workers", type=int, default=0, help="processes; 0: this one")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run all tests in workers."""
+    config: Any = session.config
+    if not config.option.num_workers or config.option.collectonly or session.testsfailed:
+        return None
+    config._tmp_path_factory.getbasetemp()
+    if config.option.num_workers > 1 and (forked := sys.modules.get("tests.forked")):
+        forked.share_server()
+    files = deque(list(items) for _, items in groupby(session.items, lambda item: item.path))
+    numbers = count()
+    workers = [Worker(session, next(numbers)) for _ in range(config.option.num_workers)]
+    try:
+        while workers:
+            wait([worker.connection for worker in workers], timeout=1)
+            for worker in [*workers]:
+                ended = not worker.process.is_alive()  # before its last words are read
+                while worker.connection.poll():
+                    _handle(session, worker, worker.connection.recv(), files)
+                if ended:
+                    workers.remove(worker)
+                if ended and worker.items:
+                    item, *rest = worker.items
+                    error = f"its process ended with exit code {worker.process.exitcode}"
+                    outcome = pytest.TestReport(
+                        item.nodeid, item.location, {}, "failed", error, "call"
+                    )
+                    config.hook.pytest_runtest_logreport(report=outcome)
+                    files.appendleft(rest)
+                    workers.append(Worker(session, next(numbers)))
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+    finally:
+        for worker in workers:
+            if worker.process.pid is not None and worker.process.is_alive():
+                os.kill(worker.process.pid, signal.SIGINT)
+            worker.process.join()
+    return True
+
+
+def _handle(
+    session: pytest.Session, worker: Worker, data: Any, files: deque[list[pytest.Item]]
+) -> None:
+    """Do what a message of a worker asks for."""
+    if data is None:
+        worker.give(files.popleft() if files else [])
+        return
+    hook = session.config.hook
+    report = hook.pytest_report_from_serializable(config=session.config, data=data)
+    hook.pytest_runtest_logreport(report=report)
+    if report.when == "teardown":
+        item = worker.items.popleft()
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

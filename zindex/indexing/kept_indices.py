@@ -1,0 +1,68 @@
+"""Small indices that a process has computed, kept in stores for later processes."""
+
+import logging
+import multiprocessing
+
+import numpy as np
+
+from zindex.errors import ZindexError
+from zindex.indexing.background_build import BackgroundBuild, before_exit
+from zindex.indexing.blend import digest_counts
+from zindex.indexing.blend_arrays import BlendArrays
+from zindex.indexing.index_arrays import IndexArrays
+from zindex.io.objects import PlaceLike
+from zindex.plan.blend_plan import BlendPlan
+from zindex.plan.build_plan import BuildPlan
+from zindex.plan.index_plan import IndexPlan
+from zindex.store.commit import begin_store, commit_store
+from zindex.store.shard_files import ShardResult, store_all_shards
+
+logger = logging.getLogger(__name__)
+
+#: Rows of an index, and samples of a blend, from which a store opens faster than they are computed.
+MIN_KEPT_ROWS = 1 << 16
+MIN_KEPT_DRAWS = 1 << 12
+
+Planned = IndexPlan | BlendPlan
+Arrays = IndexArrays | BlendArrays
+
+
+def is_kept(plan: BuildPlan) -> bool:
+    """Return whether the process that computes a small index or blend keeps it for later ones."""
+    if isinstance(plan, BlendPlan):
+        # The certificate of more shards is made by their build.
+        return plan.num_samples > MIN_KEPT_DRAWS and plan.dataset_layout.num_shards == 1
+    return isinstance(plan, IndexPlan) and plan.num_build_rows > MIN_KEPT_ROWS
+
+
+def keep_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
+    """Store what this process has computed, in the background, where that is worth it.
+
+    The process ends after the commit. Only the speed of later processes depends on it, so a failure
+    is logged.
+    """
+
+    def store() -> None:
+        try:
+            _store(plan, folder, arrays)
+        except (OSError, ZindexError) as error:
+            logger.info("an index in %s is computed by each process: %s", folder, error)
+
+    # Workers of a loader, which are daemonic, would all store the same.
+    if is_kept(plan) and not multiprocessing.current_process().daemon:
+        before_exit(BackgroundBuild(store, "zindex-keep").join)
+
+
+def _store(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
+    """Store and commit an index or blend of this process's memory."""
+    store_plan = begin_store(plan.store_plan(folder))
+    results: list[ShardResult] = []
+    for layout in store_plan.layouts:
+        # Only the weights of a blend are no result.
+        values = np.asarray(getattr(arrays, layout.name, getattr(plan, "weights", None)))
+        results += store_all_shards(store_plan.root, layout, values)
+    facts = plan.described_sizes
+    if isinstance(arrays, BlendArrays) and plan.order == "megatron":
+        borders = np.zeros_like(arrays.dataset_count), arrays.dataset_count
+        facts |= {"certificate": {"borders": list(map(digest_counts, borders))}}
+    commit_store(store_plan, [result.receipt for result in results], facts)

@@ -1,0 +1,69 @@
+"""Where compiled kernels are on disk, found without importing numba."""
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zindex.kernels import IMPORTED
+
+_PACKAGE = Path(__file__).parent
+
+#: How the name of a directory of compiled kernels begins; a hash of what compiled them follows.
+PREFIX = "kernels-"
+
+#: The directory of kernels for all users of the package, in images for example.
+SHARED = _PACKAGE / "__pycache__"
+
+#: Where kernels are read and written instead of the user's directories.
+chosen: Path | None = None
+
+
+def folders() -> list[Path]:
+    """Return the directories of compiled kernels: where they are read first, and written first.
+
+    They are below ``NUMBA_CACHE_DIR`` if it is set, else in the user's cache directory or, if that
+    cannot be written, in the temporary one; `SHARED` is read if it exists. Empty if sources changed
+    since they were imported.
+    """
+    status = [(path, path.stat()) for path in sorted(_PACKAGE.glob("*.py"))]
+    if not status or max(item.st_ctime for _, item in status) >= IMPORTED:
+        return []
+    name = PREFIX + _version(tuple((path, item.st_mtime_ns, item.st_size) for path, item in status))
+    if base := chosen or os.environ.get("NUMBA_CACHE_DIR"):
+        bases = [Path(base)]
+    else:
+        bases = [Path(tempfile.gettempdir(), f"zindex-{os.geteuid()}")]
+        home, caches = os.path.expanduser("~"), os.environ.get("XDG_CACHE_HOME", "")
+        if os.path.isabs(caches) or os.path.isdir(home):
+            bases.insert(0, Path(caches if os.path.isabs(caches) else f"{home}/.cache", "zindex"))
+        if (SHARED / name).exists():
+            bases.append(SHARED)
+    return [base / name for base in bases]
+
+
+@lru_cache(maxsize=1)
+def _version(sources: tuple[tuple[Path, int, int], ...]) -> str:
+    """Return a hash of the sources of all kernels and of what compiles them."""
+    options = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR"
+    }
+    versions = version("numba"), version("llvmlite"), np.__version__, sys.version, options
+    digest = hashlib.sha256(repr(versions).encode())
+    for path, *_ in sources:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def name_kernel(function: Callable[..., Any]) -> str:
+    """Return how the names of a kernel's files begin."""
+    return f"{function.__module__}.{function.__qualname__}"

@@ -1,0 +1,114 @@
+"""Find and remove what no run needs: old temporary files, unfinished builds, unnamed stores."""
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zindex.config import load_config
+from zindex.errors import ConfigError
+from zindex.indexing.blend import SHUFFLE_PREFIX
+from zindex.indexing.run_plan import plan_run
+from zindex.io import files
+from zindex.io.objects import PlaceLike, place_of
+from zindex.maintenance.edits.journal import JOURNAL_PREFIX
+from zindex.store.commit import MANIFEST_KEY, PLAN_KEY, ROOT_KEY
+from zindex.store.folder_group import write_group
+from zindex.store.verify import REPAIR_KEY
+
+_METADATA = os.path.dirname(PLAN_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """A file or directory that no run needs."""
+
+    path: Path
+    reason: str
+    nbytes: int
+    #: Of the file or directory, which a commit changes.
+    version: str | None
+
+    def remove(self) -> bool:
+        """Remove it; False if others completed or removed it meanwhile."""
+        return files.remove_version(self.path, self.version)
+
+
+def find_garbage(
+    folder: PlaceLike, runs: Sequence[str | os.PathLike[str]] = (), *, hours: float = 24.0
+) -> list[Garbage]:
+    """Return what no run needs of a folder.
+
+    Parameters
+    ----------
+    folder
+        A directory of stores in a file system, such as a run's ``index``; folders below it count.
+    runs
+        YAML files of all runs that use the folder: stores that none of them names, as an index, a
+        blend or a dataset, are garbage, too. Finished stores are kept without any, or if one of
+        them was edited: only its journal names its stores.
+    hours
+        Age from which anything is garbage. A builder touches its plan every few seconds.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is an object store, or no directory.
+    """
+    root = place_of(folder)
+    if not isinstance(root, Path) or not root.is_dir():
+        raise ConfigError(
+            f"a folder must be a directory to be cleaned, got {folder}; object stores remove old "
+            "objects by rules for their life cycle"
+        )
+    before = time.time() - 3600 * hours
+    named = _named_by(runs) if runs else None
+    return list(_find_below(root, named, before))
+
+
+def remove_garbage(found: Iterable[Garbage]) -> list[Garbage]:
+    """Remove garbage; return what was removed. The Zarr groups of its folders no longer list it."""
+    removed = [item for item in found if item.remove()]
+    for folder in sorted({item.path.parent for item in removed}):
+        write_group(folder, create=False)
+    return removed
+
+
+def _named_by(runs: Sequence[str | os.PathLike[str]]) -> set[str] | None:
+    """Return the real paths of all stores that runs name; None where they are not known."""
+    named: set[str] = set()
+    for path in runs:
+        config = load_config(os.fspath(path))
+        names = files.list_names(place_of(config.index))
+        if any(name.startswith(JOURNAL_PREFIX) for name in names):
+            return None
+        places = [str(item.plan.store_plan(config.index).root) for item in plan_run(config)]
+        named |= {os.path.realpath(place) for place in (*places, *(m.path for m in config.members))}
+    return named
+
+
+def _find_below(path: Path, named: set[str] | None, before: float) -> Iterator[Garbage]:
+    """Yield what is garbage of a file or of a directory, which may be a store."""
+    version, names = files.file_version(path), files.list_names(path)
+    reason = None
+    is_copy = path.match(REPAIR_KEY)  # of a repair that died
+    if is_copy or path.name.endswith(".partial") or path.name.startswith(SHUFFLE_PREFIX):
+        reason = "temporary files of a killed writer"
+    # A store that lost its zarr.json, or whose commit was cut short, still has its manifest: it can
+    # be repaired.
+    elif _METADATA in names and not any((path / key).exists() for key in (ROOT_KEY, MANIFEST_KEY)):
+        is_begun = (path / PLAN_KEY).exists()
+        reason = "an unfinished build" if is_begun else "shards without a plan"
+    elif _METADATA in names and named is not None and os.path.realpath(path) not in named:
+        reason = "a store that no given run names"
+    if reason is not None:
+        facts = [each.lstat() for each in (path, *path.rglob("*")) if os.path.lexists(each)]
+        if max((fact.st_mtime for fact in facts), default=before) < before:
+            nbytes = sum(fact.st_size for fact in facts if not stat.S_ISDIR(fact.st_mode))
+            yield Garbage(path, reason, nbytes, version)
+            return
+    for name in sorted(names):
+        if not (path / name).is_symlink():
+            yield from _find_below(path / name, named, before)

@@ -1,0 +1,165 @@
+"""A folder of stores as one Zarr group, so that plain Zarr readers list and open all of it.
+
+::
+
+    FOLDER/zarr.json            a group with the metadata of all committed stores of the folder
+    FOLDER/names-<digest>.json  what one run calls its stores
+
+The group is derived from the stores and the names, and replaced when a run is built; zindex itself
+reads only the stores. Stores are shared by content, so names are no part of them.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from zindex.errors import StoreError, StoreNotFoundError, StoreUnavailableError, VerificationError
+from zindex.io import files
+from zindex.io.objects import Place
+from zindex.io.request_threads import map_in_threads
+from zindex.store.checked_json import parse_as
+from zindex.store.commit import ROOT_KEY, canonical_json, parse_json, read_root
+from zindex.store.places import PLAN_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNames:
+    """What a run calls one store."""
+
+    split: str
+    #: Names and paths of the datasets that share an index, or that a blend draws from, by their id.
+    datasets: tuple[str, ...]
+    corpora: tuple[str, ...]
+    is_blend: bool = False
+
+    def join(self, other: "StoreNames") -> "StoreNames":
+        """Return the names of a store that two runs share."""
+        return replace(
+            self,
+            datasets=self._join(self.datasets, other.datasets),
+            corpora=self._join(self.corpora, other.corpora),
+        )
+
+    def _join(self, own: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+        if not self.is_blend:
+            return tuple(sorted({*own, *others}))
+        pairs = zip(own, others, strict=False)
+        return tuple(" | ".join(sorted({*a.split(" | "), *b.split(" | ")})) for a, b in pairs)
+
+
+_NAMES: Any = dict[str, StoreNames]
+_NAMES_PREFIX = "names-"
+_MARK = {"zindex_folder": 1}
+# Other writers may commit meanwhile; each of them writes the group afterwards, too.
+_NUM_ATTEMPTS = 8
+_NUM_THREADS = 8
+
+
+def is_group(folder: Place) -> bool:
+    """Return whether a folder has a group of this module, and is no store itself."""
+    if not files.exists(folder / ROOT_KEY) or files.exists(folder / PLAN_KEY):
+        return False
+    return _is_ours(_read(folder / ROOT_KEY))
+
+
+def save_names(folder: Place, names: Mapping[str, StoreNames]) -> None:
+    """Save what a run calls its stores, by the names of their directories."""
+    content = canonical_json({name: asdict(each) for name, each in names.items()}).encode()
+    digest = hashlib.sha256(content).hexdigest()
+    files.write_once(folder / f"{_NAMES_PREFIX}{digest[:16]}.json", [content])
+
+
+def write_group(folder: Place, *, create: bool = True) -> None:
+    """Write the group of a folder if it is missing or describes other stores.
+
+    Parameters
+    ----------
+    folder
+        Directory of stores.
+    create
+        Whether to write a group where there is none. A ``zarr.json`` of others is never replaced.
+
+    Notes
+    -----
+    Law: the last of several writers describes all stores that were committed before any of them
+    began, as each looks again after its own write.
+    """
+    path = folder / ROOT_KEY
+    for _ in range(_NUM_ATTEMPTS):
+        known = _read(path)
+        if not (create if known is None else _is_ours(known)):
+            return
+        content = _describe(folder)
+        if known == content:
+            return
+        files.write_once(path, [content], replace=True)
+
+
+def _read(path: Place) -> bytes | None:
+    try:
+        return files.read_file(path, limit=1 << 30)
+    except StoreNotFoundError:
+        return None
+
+
+def _is_ours(content: bytes | None) -> bool:
+    """Return whether a ``zarr.json`` was written by this module."""
+    with suppress(StoreError):
+        attributes = parse_json(content or b"", "a group").get("attributes")
+        return isinstance(attributes, dict) and _MARK.items() <= attributes.items()
+    return False
+
+
+def _describe(folder: Place) -> bytes:
+    """Return the ``zarr.json`` of a folder's group."""
+    entries = sorted(files.list_names(folder))
+    places = [name for name in entries if not name.endswith((".json", ".partial"))]
+    stores = map_in_threads(_NUM_THREADS, lambda name: _read_store(folder / name), places)
+    names: dict[str, StoreNames] = {}
+    for entry in entries:
+        if entry.startswith(_NAMES_PREFIX) and (text := _read(folder / entry)) is not None:
+            rows = parse_json(text, str(folder / entry))
+            for name, each in parse_as(_NAMES, rows, str(folder / entry)).items():
+                names[name] = names[name].join(each) if name in names else each
+    metadata: dict[str, Any] = {}
+    for name, root in zip(places, stores, strict=True):
+        if root is None:
+            continue
+        arrays = root["consolidated_metadata"]["metadata"]
+        facts = root["attributes"] | (_attributes(names[name]) if name in names else {})
+        metadata[name] = {"zarr_format": 3, "node_type": "group", "attributes": facts}
+        sizes: dict[str, int] = {}
+        for array, fields in sorted(arrays.items()):
+            metadata[f"{name}/{array}"] = fields | {
+                "dimension_names": [
+                    # Stores of earlier versions have dimensions of one name and several sizes.
+                    dim if sizes.setdefault(dim, size) == size else f"{array}_{dim}"
+                    for dim, size in zip(fields["dimension_names"], fields["shape"], strict=True)
+                ]
+            }
+    root = {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": _MARK,
+        "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": metadata},
+    }
+    return canonical_json(root).encode()
+
+
+def _attributes(names: StoreNames) -> dict[str, Any]:
+    return {key: value for key, value in asdict(names).items() if key != "is_blend"}
+
+
+def _read_store(root: Place) -> dict[str, Any] | None:
+    """Return the root metadata of a store; None unless it is committed and intact."""
+    if not files.exists(root / ROOT_KEY):
+        return None
+    try:
+        read_root(root)
+        return parse_json(files.read_file(root / ROOT_KEY), str(root))
+    except StoreUnavailableError:
+        raise
+    except (StoreError, VerificationError, StoreNotFoundError):
+        return None

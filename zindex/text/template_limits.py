@@ -1,0 +1,230 @@
+"""Limits of chat templates: sizes of single operations, and time and memory of a whole rendering.
+
+A template is a program from elsewhere, often downloaded with a tokenizer. Single operations in C,
+such as ``"x" * 10**10``, cannot be interrupted, so their sizes are checked before. Everything else
+is Python code: a thread that looks at the clock and at the memory of the process raises an
+exception in it. A rendering within its limits pays about a microsecond.
+"""
+
+import ctypes
+import mmap
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from zindex.errors import ConfigError
+
+T = TypeVar("T")
+#: Seconds of a rendering, and bytes by which it may enlarge the process.
+MAX_SECONDS, MAX_NBYTES = 30.0, 1 << 30
+# Characters that one operation may make, and whole numbers that it may take.
+_MAX_LENGTH, _MAX_NUMBER = 1 << 27, 1 << 20
+_MAX_BITS = 1 << 14
+_MAX_INDENT = 64
+# Seconds between looks of the thread, and after the last rendering before it ends.
+_TICK, _AWAKE = 0.05, 1.0
+# Filters that make much out of little in one operation.
+_FILTERS = (
+    *("batch", "center", "format", "indent", "join", "replace", "round", "slice", "truncate"),
+    "wordwrap",
+)
+
+
+class BoundedSandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which no single operation makes gigabytes or lasts for hours."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name in _FILTERS:
+            self.filters[name] = bounded(name, self.filters[name])
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Return the result of an operator, if it is small."""
+        if operator == "%":
+            if isinstance(left, str | bytes):
+                _check("format", (left, right))
+        elif type(left) is int and type(right) is int:
+            bits = left.bit_length()
+            if (bits * right if operator == "**" else bits + right.bit_length()) > _MAX_BITS:
+                raise SecurityError(f"{operator} of large numbers")
+        elif hasattr(left, "__len__") != hasattr(right, "__len__"):
+            text, times = (left, right) if hasattr(left, "__len__") else (right, left)
+            if type(times) is int and len(text) * times > _MAX_LENGTH:
+                raise SecurityError(f"{len(text):,} * {times:,}")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, function: Any, /, *given: Any, **named: Any) -> Any:
+        """Call a function or method of the template, if its result is small."""
+        if given or named:
+            owner = getattr(function, "__self__", None)
+            if isinstance(owner, str | bytes):
+                _check(function.__name__, (owner, *given, *named.values()))
+            elif getattr(function, "__name__", "") in ("format", "format_map"):  # wrapped
+                _check("call", (None, *given, *named.values()))
+        return super().call(context, function, *given, **named)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Return the format method of a text that a template may call, if `value` is one."""
+        found = super().wrap_str_format(value)
+        if found is not None:
+            _check("format", (value.__self__,))
+        return found
+
+
+def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that checks its arguments first."""
+    # Such filters take the environment or another object of Jinja first.
+    start = int(hasattr(function, "jinja_pass_arg"))
+
+    @wraps(function)
+    def checked(*given: Any, **named: Any) -> Any:
+        values = list(given)
+        if name == "join" and not isinstance(values[start], str | list | tuple):
+            values[start] = list(values[start])
+        _check(name, (*values[start:], *named.values()))
+        return function(*values, **named)
+
+    return checked
+
+
+def _check(name: str, values: tuple[Any, ...]) -> None:
+    """Refuse arguments of which an operation makes a large value; the first one is its owner."""
+    first = values[0]
+    numbers = [abs(x) for x in values[1:] if type(x) is int]
+    sizes = [len(x) if isinstance(x, str | bytes) else 0 for x in values]
+    most, size = max(numbers, default=0), 0
+    if name == "replace" and len(values) > 2:
+        size = (sizes[0] + 1) * sizes[2] // max(1, sizes[1])
+    elif name == "join" and len(values) > 1:
+        parts, between = values[1::-1] if isinstance(first, str) else values[:2]
+        if isinstance(parts, list | tuple):
+            one = len(between) if isinstance(between, str) else 0
+            size = sum(len(x) + one for x in parts if isinstance(x, str))
+    elif name in ("expandtabs", "indent"):
+        size = sizes[0] * max(most, *sizes[1:], 1)
+    elif name == "translate":
+        tables = [x.values() for x in values if isinstance(x, dict)]
+        size = sizes[0] * max((len(y) for x in tables for y in x if isinstance(y, str)), default=1)
+    elif name in ("format", "format_map", "__mod__"):
+        widths = re.findall(r"\d{7}|\*", str(first))
+        size = _MAX_LENGTH + 1 if widths else 0
+    if size > _MAX_LENGTH or most > (_MAX_INDENT if name == "tojson" else _MAX_NUMBER):
+        raise SecurityError(f"{name} of large values")
+
+
+class _Stop(BaseException):
+    """Raised in a rendering that exceeds its limits; templates cannot catch it."""
+
+
+class _Rendering:
+    """A rendering that is under way."""
+
+    __slots__ = ("nbytes", "reason", "start")
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        #: Memory of the process when the thread looked first.
+        self.nbytes = -1
+        self.reason = ""
+
+
+class _Watch:
+    """The thread of a process that stops renderings; it ends when there are none."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: dict[int, _Rendering] = {}
+        self.thread: threading.Thread | None = None
+
+    def add(self, thread: int, item: _Rendering) -> None:
+        """Watch a rendering."""
+        with self.lock:
+            self.running[thread] = item
+            if self.thread is None:
+                options: Any = {"name": "zindex-templates", "daemon": True}
+                self.thread = threading.Thread(target=self._look, **options)
+                self.thread.start()
+
+    def remove(self, thread: int, item: _Rendering) -> None:
+        """Watch a rendering no longer, and take back an exception that it has not seen."""
+        with self.lock:
+            self.running.pop(thread, None)
+            if item.reason:
+                _raise_in(thread, None)
+
+    def _look(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(_TICK)
+            with self.lock:
+                now = time.monotonic()
+                for thread, item in self.running.items():
+                    last = now
+                    if now - item.start > _TICK and not item.reason:
+                        self._inspect(thread, item, now)
+                if now - last > _AWAKE:
+                    self.thread = None
+                    return
+
+    def _inspect(self, thread: int, item: _Rendering, now: float) -> None:
+        """Stop a rendering that exceeds its limits."""
+        nbytes = int(Path("/proc/self/statm").read_bytes().split()[1]) * mmap.PAGESIZE
+        item.nbytes = nbytes if item.nbytes < 0 else item.nbytes
+        if now - item.start > MAX_SECONDS:
+            item.reason = f"{MAX_SECONDS:g} s"
+        elif nbytes - item.nbytes > MAX_NBYTES:
+            item.reason = f"{MAX_NBYTES:,} bytes of memory"
+        if item.reason:
+            _raise_in(thread, _Stop)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an exception in a thread at its next step, or take it back."""
+    given = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), given)
+
+
+_watch = _Watch()
+
+
+def _renew() -> None:
+    """Start afresh in a forked child, which has no such thread."""
+    global _watch
+    _watch = _Watch()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def within_limits(function: Callable[..., T], *given: Any, **named: Any) -> T:
+    """Return what a function of a template returns.
+
+    Raises
+    ------
+    ConfigError
+        If it takes more than `MAX_SECONDS`, or enlarges the process by more than `MAX_NBYTES`.
+    """
+    watch, thread, item = _watch, threading.get_ident(), _Rendering()
+    try:
+        watch.add(thread, item)
+        try:
+            return function(*given, **named)
+        finally:
+            watch.remove(thread, item)
+    except (_Stop, MemoryError) as error:
+        watch.remove(thread, item)
+        raise ConfigError(
+            "a chat template must render a conversation within "
+            f"{item.reason or 'the memory of this machine'}, this one does not; use another one"
+        ) from error
