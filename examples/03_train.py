@@ -87,6 +87,7 @@ def train(arguments: argparse.Namespace) -> None:
                 print(f"   step {step:3}  loss {loss.item() / num_ranks:.3f}", flush=True)
             if step == arguments.die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+    del model  # it would end the threads of gloo with the GIL held, and they need it to end
     distributed.destroy_process_group()
 
 

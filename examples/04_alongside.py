@@ -56,6 +56,7 @@ def train(arguments: argparse.Namespace) -> None:
         if cluster.job.rank == 0:
             building.timeline.write(arguments.folder / "timeline.json")
             print(f"   the last loss of {batches.consumed_samples} samples: {loss.item() / 4:.3f}")
+        del model  # it would end the threads of gloo with the GIL held, and they need it to end
         distributed.destroy_process_group()
 
 

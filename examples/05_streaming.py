@@ -217,6 +217,7 @@ def train(rank: int, job: int, folder: Path, vocab_size: int) -> None:
             "data": json.dumps(state),
         }
         torch.save(content, folder / "checkpoint.pt")
+    del model  # it would end the threads of gloo with the GIL held, and they need it to end
     distributed.destroy_process_group()
 
 

@@ -10,6 +10,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import time
 import types
 import warnings
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partialmethod
 from importlib.util import find_spec
 from multiprocessing import forkserver
@@ -92,9 +93,11 @@ class Forked:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Kill the command, unlike `subprocess.Popen`."""
+        """Kill the command and what it has started, unlike `subprocess.Popen`."""
         self.kill()
         self.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # ranks that hang would keep its streams open
         self._files.close()
 
     @property
@@ -247,7 +250,7 @@ def _run(
     """Do what a new interpreter does with a command."""
     gc.freeze()  # what the libraries hold
     files = [stream.fileno() for stream in streams]
-    new_session = False
+    new_session = True
     while True:
         for number, file in enumerate(files):
             os.dup2(file, number)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +24,7 @@ import pytest
 from zindex.execution.worker_tasks import die_with
 
 _FORKS = multiprocessing.get_context("fork")
+_MARGIN = 1.2  # pytest-timeout cannot end a test that waits in C code
 
 
 class Worker:
@@ -45,6 +47,17 @@ class Worker:
         self.connection, self._other = _FORKS.Pipe()
         self.process = _FORKS.Process(target=self._work, args=(number,))
         self.process.start()
+        self._heard = time.monotonic()
+
+    def receive(self) -> Any:
+        """Return its next message."""
+        self._heard = time.monotonic()
+        return self.connection.recv()
+
+    def end_if_stuck(self) -> None:
+        """Kill it where a test, or the end of all, lasts longer than pytest-timeout allows."""
+        if time.monotonic() - self._heard > _MARGIN * float(self._config.getini("timeout")):
+            self.process.kill()
 
     def give(self, items: list[pytest.Item]) -> None:
         """Answer a request for more tests; none ends the process."""
@@ -108,9 +121,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             for worker in [*workers]:
                 ended = not worker.process.is_alive()  # before its last words are read
                 while worker.connection.poll():
-                    _handle(session, worker, worker.connection.recv(), files)
+                    _handle(session, worker, worker.receive(), files)
+                worker.end_if_stuck()
                 if ended:
                     workers.remove(worker)
+                if ended and worker.process.exitcode and not worker.items:
+                    session.shouldfail = "a process did not end after its tests"
                 if ended and worker.items:
                     item, *rest = worker.items
                     error = f"its process ended with exit code {worker.process.exitcode}"
