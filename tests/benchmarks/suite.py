@@ -131,6 +131,11 @@ BENCHMARKS = (
         short="--documents 2e4 --runs 1",
         long="--documents 1e7 1e8 --runs 1",
     ),
+    Benchmark(
+        "bench_isolation",
+        short="--steps 20 --documents 1e3 --samples 1e4 --runs 1",
+        long="--steps 1000 --documents 1e6 --samples 1e8 --runs 3",
+    ),
     Benchmark("bench_trillions-long", long="--tokens 5e11 5e12 --runs 1", extra=True),
     Benchmark(
         "bench_fixed-long",

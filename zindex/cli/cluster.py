@@ -16,7 +16,9 @@ _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FO
 _worker_options = options.join(
     options.value("--threads", type=click.IntRange(1), help="Of a worker. [default: all but two]"),
     options.value("--memory", metavar="SIZE", help="Memory of a worker. [default: a quarter]"),
-    options.value("--nice", type=click.IntRange(0, 19), default=10),
+    options.value(
+        "--nice", type=click.IntRange(0, 19), default=19, help="19: only what nothing else wants."
+    ),
     options.value("--scratch", metavar="DIR", help="Temporary files of each machine."),
 )
 #: Where a build runs; the arguments of `open_client`.

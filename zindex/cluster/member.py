@@ -9,11 +9,13 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 import dask
 
 from zindex.cluster.certificates import make_security
+from zindex.cluster.isolation import lower_priority
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback
 from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.settings import dask_settings
@@ -75,7 +77,10 @@ def main() -> None:
     """Run the role that the command line names."""
     settings = json.loads(sys.stdin.readline())
     die_with(settings["supervisor"])
-    os.nice(settings["nice"])
+    if sys.argv[1] == "worker":
+        lower_priority(settings["nice"], settings["group"])
+        with suppress(OSError):
+            os.sched_setaffinity(0, settings["cpus"])
     dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})
     role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
     # The supervisor's signal ends the process at once: shards are written whole or not at all.

@@ -11,20 +11,22 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zindex.cluster.isolation import Throttle, least_weight_group
 from zindex.cluster.rendezvous import LOGS, POLL_SECONDS, Rendezvous
 from zindex.cluster.resources import (
+    choose_cpus,
     choose_memory,
     choose_scratch,
     choose_threads,
     open_scratch,
     usable_cpus,
 )
-from zindex.cluster.settings import NodeSettings
+from zindex.cluster.settings import IDLE, NodeSettings
 from zindex.io.backoff import Backoff
 from zindex.io.machine import count_cpus, usable_memory
 
@@ -52,6 +54,7 @@ class _Member:
     process: subprocess.Popen[bytes] | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(*_RESTART_SECONDS))
     next_start: float = 0.0
+    throttle: Throttle | None = None
 
     def keep(self, now: float) -> None:
         """Start the process if it is not running and its pause is over."""
@@ -69,6 +72,8 @@ class _Member:
         command = [sys.executable, "-m", "zindex.cluster.member", self.role]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        if self.throttle is not None:
+            self.throttle.watch(self.process)
         assert self.process.stdin is not None
         with suppress(BrokenPipeError), self.process.stdin as pipe:
             pipe.write(json.dumps(self.settings).encode() + b"\n")
@@ -107,18 +112,21 @@ class Node:
         self.name = settings.name or f"{os.uname().nodename}-{os.getpid()}"
         self.scratch = Path(choose_scratch(settings.scratch))
         self.ended = threading.Event()
+        self.throttle = Throttle()
 
     def run(self) -> None:
         """Keep the processes running until the node is asked to end."""
         # One thread per task: the worker's threads are the parallelism.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ[name] = "1"
-        with open_scratch(self.scratch) as scratch:
+        with ExitStack() as stack:
+            scratch = stack.enter_context(open_scratch(self.scratch))
+            group = stack.enter_context(least_weight_group(str(os.getpid())))
             rendezvous = Rendezvous(self.settings.rendezvous or scratch / "rendezvous")
             if self.settings.packed is not None:
                 rendezvous.unpack(self.settings.packed)
             rendezvous.open()
-            members = self._members(rendezvous, scratch)
+            members = self._members(rendezvous, scratch, group)
             key = rendezvous.find_key() if self.settings.scheduler_host is not None else None
             try:
                 with rendezvous.register_node() as entry:
@@ -147,7 +155,7 @@ class Node:
                 if rendezvous.find_stop() not in (None, earlier):
                     break
 
-    def _members(self, rendezvous: Rendezvous, scratch: Path) -> list[_Member]:
+    def _members(self, rendezvous: Rendezvous, scratch: Path, group: Path | None) -> list[_Member]:
         settings = self.settings
         logs = rendezvous.folder / LOGS
         common = asdict(settings) | {
@@ -158,15 +166,18 @@ class Node:
         }
         members = []
         if settings.scheduler_host is not None:
-            scheduler = common | {"nice": 0, "memory": 0}
+            scheduler = common | {"memory": 0}
             members.append(_Member("scheduler", scheduler, logs / "scheduler.log"))
         if settings.threads != 0:
             worker = common | {
                 "threads": choose_threads(settings.threads, settings.num_ranks),
                 "memory": choose_memory(settings.memory),
                 "name": self.name,
+                "group": None if group is None or settings.nice < IDLE else str(group),
             }
-            members.append(_Member("worker", worker, logs / f"worker-{self.name}.log"))
+            worker["cpus"] = sorted(choose_cpus(worker["threads"]))
+            log = logs / f"worker-{self.name}.log"
+            members.append(_Member("worker", worker, log, throttle=self.throttle))
             members[-1].log_line(
                 f"the worker has {worker['threads']} of {count_cpus(usable_cpus())} processors and "
                 f"{worker['memory']:,} of {usable_memory():,} bytes that this job may take"
@@ -187,15 +198,16 @@ def _end(processes: list[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def _watch_pipe(descriptor: int, ended: threading.Event) -> None:
-    """Set the event once the other end of the pipe is closed, as when its process dies.
+def _watch_pipe(descriptor: int, node: Node) -> None:
+    """End the node once the other end of the pipe is closed, as when its process dies.
 
-    It reads without a buffer, whose lock Python would wait for at exit.
+    Each byte is the share of the time that the worker may run, in 255ths. They are read without a
+    buffer, whose lock Python would wait for at exit.
     """
     with suppress(OSError):
-        while os.read(descriptor, 1):
-            pass
-    ended.set()
+        while content := os.read(descriptor, 1):
+            node.throttle.share = content[0] / 255
+    node.ended.set()
 
 
 def main() -> None:
@@ -205,7 +217,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *arguments: node.ended.set())
     if node.settings.is_tied_to_pipe:
-        arguments = pipe.fileno(), node.ended
+        arguments = pipe.fileno(), node
         watcher = threading.Thread(target=_watch_pipe, args=arguments, daemon=True)
         watcher.start()
     node.run()

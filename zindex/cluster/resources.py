@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from zindex.cluster.isolation import find_gpu_cpus
 from zindex.errors import ConfigError
 from zindex.io.machine import count_cpus, usable_memory
 
@@ -34,18 +35,29 @@ def usable_cpus() -> set[int]:
         return cpus
 
 
+def choose_cpus(threads: int) -> set[int]:
+    """Return the processors of a worker: off the memory nodes of GPUs, if so many threads fit."""
+    cpus = usable_cpus()
+    away = cpus - find_gpu_cpus()
+    return away if count_cpus(away) >= threads and away else cpus
+
+
 def choose_threads(threads: int | None, num_ranks: int) -> int:
     """Return the threads of a node's worker.
 
     Parameters
     ----------
     threads
-        The number; None leaves two processors to each training process.
+        The number; None leaves two processors to each training process, and those on the memory
+        nodes of GPUs where there are others.
     num_ranks
         Training processes on this machine.
     """
     if threads is None:
-        return max(1, count_cpus(usable_cpus()) - _CPUS_PER_RANK * num_ranks)
+        cpus = usable_cpus()
+        away = cpus - find_gpu_cpus()
+        left = count_cpus(cpus) - _CPUS_PER_RANK * num_ranks
+        return max(1, min(left, count_cpus(away)) if away else left)
     if threads < 1:
         raise ConfigError(f"threads must be at least 1, got {threads}; give None to let zindex say")
     return threads

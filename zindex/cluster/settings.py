@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+#: Niceness of workers that run only when no other process wants their processor.
+IDLE = 19
 #: Seconds without a heartbeat after which a worker's tasks are rescheduled.
 WORKER_TTL = 15.0
 
@@ -20,7 +22,7 @@ class NodeSettings:
     threads: int | None = None
     #: Memory of the worker, as of `choose_memory`.
     memory: int | str | float | None = None
-    nice: int = 10
+    nice: int = IDLE
     #: Directory of the node for temporary files; None lets the node choose.
     scratch: str | None = None
     #: Training processes of the node.

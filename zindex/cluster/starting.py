@@ -75,8 +75,8 @@ def start_node(
     return node
 
 
-def keep_node(node: Node, settings: NodeSettings, ended: threading.Event) -> None:
-    """Start a node again whenever its process is killed, until it ends by itself or the event.
+class NodeKeeper:
+    """Starts a node again whenever its process is killed, and sends it orders.
 
     Parameters
     ----------
@@ -84,21 +84,35 @@ def keep_node(node: Node, settings: NodeSettings, ended: threading.Event) -> Non
         The process of `start_node`.
     settings
         What it runs.
-    ended
-        Ends the nodes that were started here.
     """
-    backoff = Backoff(*_RESTART_SECONDS)
-    with ExitStack() as stack:
-        while not ended.wait(POLL_SECONDS) and node.poll() != 0:
-            if node.returncode is None:
-                continue
-            logger.warning(
-                "the process that looks after this node's part of the cluster ended with %d; it "
-                "is started again",
-                node.returncode,
-            )
-            if not ended.wait(backoff.next_pause()):
-                node = start_node(settings, stack)
+
+    def __init__(self, node: Node, settings: NodeSettings) -> None:
+        self._node = node
+        self._settings = settings
+
+    def keep(self, ended: threading.Event) -> None:
+        """Keep it until it ends by itself, or the event, which ends nodes started here."""
+        backoff = Backoff(*_RESTART_SECONDS)
+        with ExitStack() as stack:
+            while not ended.wait(POLL_SECONDS) and self._node.poll() != 0:
+                if self._node.returncode is None:
+                    continue
+                logger.warning(
+                    "the process that looks after this node's part of the cluster ended with %d; "
+                    "it is started again",
+                    self._node.returncode,
+                )
+                if not ended.wait(backoff.next_pause()):
+                    self._node = start_node(self._settings, stack)
+
+    def set_share(self, share: float) -> None:
+        """Let the worker of the node run for a share of the time, up to 1."""
+        assert self._node.stdin is not None
+        # A node that is gone, or does not read, must not stop training.
+        with suppress(OSError, ValueError):
+            file = self._node.stdin.fileno()
+            os.set_blocking(file, False)
+            os.write(file, bytes([round(255 * share)]))
 
 
 def start_and_wait(

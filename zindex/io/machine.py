@@ -61,6 +61,22 @@ def _read_groups(controller: str, name: str, name_v1: str) -> Iterator[str]:
     name, name_v1
         Files of version 2, and of version 1; several are joined.
     """
+    files = {False: name, True: name_v1}
+    for group, tree, is_v1 in _walk_groups(controller):
+        # In a container the path may be that of the host: then only the root is there.
+        while group.is_relative_to(tree):
+            with suppress(OSError):
+                yield " ".join((group / item).read_text().strip() for item in files[is_v1].split())
+            group = group.parent
+
+
+def find_own_groups(controller: str) -> list[Path]:
+    """Return the directories of this process's control groups of a controller."""
+    return [group for group, _, _ in _walk_groups(controller)]
+
+
+def _walk_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:
+    """Yield the control groups of this process, their trees, and whether those are of version 1."""
     try:
         lines = OWN_GROUPS.read_text().splitlines()
     except OSError:
@@ -69,11 +85,5 @@ def _read_groups(controller: str, name: str, name_v1: str) -> Iterator[str]:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        names = (name_v1 if controllers else name).split()
         tree = CGROUPS / (controllers and controller)
-        group = tree / path.lstrip("/")
-        # In a container the path may be that of the host: then only the root is there.
-        while group.is_relative_to(tree):
-            with suppress(OSError):
-                yield " ".join((group / item).read_text().strip() for item in names)
-            group = group.parent
+        yield tree / path.lstrip("/"), tree, bool(controllers)

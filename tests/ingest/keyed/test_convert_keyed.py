@@ -286,7 +286,7 @@ def test_memory_does_not_grow_with_the_source(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 1 << 20, peak
+    assert peak < 1 << 21, peak
     reader = RecordReader(store)
     found = [reader.read(number)["sequence"] for number in range(len(reader))]
     np.testing.assert_array_equal(np.concatenate(found), values)

@@ -1,0 +1,227 @@
+"""Keep the worker of a node out of the way of training: priorities, a control group, pauses."""
+
+import ctypes
+import os
+import platform
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import median
+
+from zindex.cluster.settings import IDLE
+from zindex.io.machine import find_own_groups
+
+# Of Linux: the system call that sets the class of a process's disk access, and the idle class.
+_SET_IO_PRIORITY = {"x86_64": 251, "aarch64": 30}
+_IO_IDLE = 3 << 13
+_PCI_DRIVERS = Path("/sys/bus/pci/drivers")
+_GPU_DRIVERS = ("nvidia", "amdgpu")
+_GROUP_PREFIX = "zindex-"
+# The least weight of a control group, by version of the interface.
+_WEIGHTS = {"cpu.idle": "1", "cpu.weight": "1", "cpu.shares": "2"}
+# Seconds of one turn of a worker that runs for a share of the time, and after which it runs all the
+# time unless its share is set again: training may have ended.
+_PERIOD, _EXPIRES_AFTER = 0.1, 120.0
+#: The least share: a worker that never runs would be taken for lost.
+LEAST_SHARE = 0.05
+# Steps that are compared, rounds of so many steps until the next comparison with a paused worker,
+# and the rise of the median step that counts.
+_STEPS, _ROUNDS, _RISE = 8, 16, 0.005
+
+
+def lower_priority(nice: int, group: str | None = None) -> None:
+    """Give way to the other processes of this machine.
+
+    Parameters
+    ----------
+    nice
+        Niceness. `IDLE` also takes the idle classes of processors and disks.
+    group
+        Control group to enter.
+    """
+    if group is not None:
+        with suppress(OSError):
+            Path(group, "cgroup.procs").write_text(str(os.getpid()))
+    os.nice(nice)
+    if os.getsid(0) == os.getppid():  # the session of its supervisor
+        # Where the system groups by session, sessions share the processors equally, whatever the
+        # niceness of their processes is.
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice))
+    if nice < IDLE:
+        return
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    number = _SET_IO_PRIORITY.get(platform.machine())
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, 0, _IO_IDLE)
+
+
+def find_gpu_cpus() -> set[int]:
+    """Return the processors of the memory nodes that GPUs are attached to."""
+    found = set[int]()
+    for driver in _GPU_DRIVERS:
+        for path in (_PCI_DRIVERS / driver).glob("*:*/local_cpulist"):
+            with suppress(OSError, ValueError):
+                found |= parse_cpus(path.read_text())
+    return found
+
+
+def parse_cpus(text: str) -> set[int]:
+    """Return the numbers that the system lists.
+
+    Examples
+    --------
+    >>> sorted(parse_cpus("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    found = set[int]()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+@contextmanager
+def least_weight_group(name: str) -> Iterator[Path | None]:
+    """Yield a control group, inside that of this process, of the least share of processors.
+
+    It is None where this process may not make one. Groups of killed supervisors are removed.
+
+    Parameters
+    ----------
+    name
+        Of the group, unique on this machine.
+    """
+    group = None
+    for parent in find_own_groups("cpu"):
+        for left in parent.glob(f"{_GROUP_PREFIX}*"):
+            with suppress(OSError):  # it has processes
+                left.rmdir()
+        group = _make_group(parent / f"{_GROUP_PREFIX}{name}")
+        if group is not None:
+            break
+    try:
+        yield group
+    finally:
+        if group is not None:
+            with suppress(OSError):
+                group.rmdir()
+
+
+def _make_group(group: Path) -> Path | None:
+    """Return a new group of the least weight, or None where that is not allowed."""
+    try:
+        group.mkdir()
+    except OSError:
+        return None
+    has_weight = False
+    for file, value in _WEIGHTS.items():
+        with suppress(OSError):
+            if (group / file).exists():
+                (group / file).write_text(value)
+                has_weight = True
+    if not has_weight:
+        with suppress(OSError):
+            group.rmdir()
+        return None
+    return group
+
+
+class Throttle:
+    """Lets a process run for a share of the time, by stopping it in every period.
+
+    Its thread exists only while the share is below 1.
+    """
+
+    def __init__(self) -> None:
+        self._share, self._expires = 1.0, 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of the time, from `LEAST_SHARE` to 1."""
+        return self._share
+
+    @share.setter
+    def share(self, value: float) -> None:
+        with self._changed:
+            self._share = min(1.0, max(LEAST_SHARE, value))
+            self._expires = time.monotonic() + _EXPIRES_AFTER
+            if self._share < 1 and self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
+
+    def watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Throttle this process from now on."""
+        with self._changed:
+            self._process = process
+
+    def _work(self) -> None:
+        with self._changed:
+            while (share := self._share) < 1:
+                if time.monotonic() > self._expires:
+                    self._share = 1.0
+                    break
+                self._send(signal.SIGSTOP)
+                self._changed.wait(_PERIOD * (1 - share))
+                self._send(signal.SIGCONT)
+                self._changed.wait(_PERIOD * share)
+            self._thread = None
+
+    def _send(self, number: int) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+class StepFeedback:
+    """Chooses the share of the time that a worker may run, by what it costs training.
+
+    Rounds of 8 steps with the worker almost paused give the ordinary step; rounds beside it are
+    compared with them. The share is halved when the median step takes longer, beyond what its own
+    variation explains, and grows slowly otherwise.
+
+    Attributes
+    ----------
+    share
+        From `LEAST_SHARE` to 1.
+    """
+
+    def __init__(self) -> None:
+        self.share = LEAST_SHARE
+        self._next = 1.0  # the share of the rounds that are not of comparison
+        self._limit = 0.0
+        self._last: float | None = None
+        self._steps: list[float] = []
+        self._num_rounds = 0
+
+    def step(self, now: float | None = None) -> None:
+        """Count a step that ends now, in seconds of a clock."""
+        now = time.monotonic() if now is None else now
+        last, self._last = self._last, now
+        if last is None:
+            return
+        self._steps.append(now - last)
+        if len(self._steps) <= _STEPS:
+            return
+        # The first one was partly of the round before.
+        steps = self._steps[1:]
+        self._steps = []
+        typical = median(steps)
+        if self._num_rounds == 0:
+            deviation = 1.4826 * median(abs(step - typical) for step in steps)
+            # Two standard errors of the medians of normal values.
+            error = 2 * 1.25 * deviation * (2 / len(steps)) ** 0.5
+            self._limit = typical + max(_RISE * typical, error)
+        elif typical > self._limit:
+            self._next = max(LEAST_SHARE, self._next / 2)
+        else:
+            self._next = min(1.0, self._next + 0.1)
+        self._num_rounds = (self._num_rounds + 1) % _ROUNDS
+        self.share = LEAST_SHARE if self._num_rounds == 0 else self._next
