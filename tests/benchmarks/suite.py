@@ -136,6 +136,11 @@ BENCHMARKS = (
         short="--steps 20 --documents 1e3 --samples 1e4 --runs 1",
         long="--steps 1000 --documents 1e6 --samples 1e8 --runs 3",
     ),
+    Benchmark(
+        "bench_workers",
+        short="--workers 3 --tasks 20 --documents 1e3 --runs 1",
+        long="--workers 1 10 100 1000 --tasks 2000 --runs 3",
+    ),
     Benchmark("bench_trillions-long", long="--tokens 5e11 5e12 --runs 1", extra=True),
     Benchmark(
         "bench_fixed-long",
