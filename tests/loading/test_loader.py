@@ -3,7 +3,10 @@
 import logging
 import multiprocessing
 import os
+import random
+import signal
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from zindex.config import DatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, PlanError, StateMismatchError
 from zindex.execution.executor import SerialExecutor
+from zindex.loading import sampler
 from zindex.loading.loader import Loader, loader
 
 # torch warns of more workers than cores; nothing is timed here.
@@ -220,6 +224,37 @@ def test_a_worker_that_was_killed_is_replaced(tmp_path: Path) -> None:
         file.touch()
         # Also what another worker had read before is read again, if it was not handed over.
         assert samples_of([*found, *batches]) == [[i, i + 1] for i in range(0, 12, 2)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_batch_counts_if_and_only_if_it_is_delivered() -> None:
+    """torch raises the death of a worker from a signal handler, at any moment."""
+    places = Counter[str]()
+
+    def fail(_: int, frame: Any) -> None:
+        if frame.f_code.co_filename in (Loader.__iter__.__code__.co_filename, sampler.__file__):
+            places[frame.f_code.co_name] += 1
+            raise RuntimeError("DataLoader worker")
+        signal.setitimer(signal.ITIMER_REAL, 1e-5)
+
+    rng = random.Random(1)
+    handler = signal.signal(signal.SIGALRM, fail)
+    found: list[Any] = []
+    try:
+        with loader(Numbers(4_000), micro_batch_size=2, prefetch=0) as batches:
+            while len(found) < 2_000:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 5e-4))
+                    for batch in batches:
+                        found.append(batch)  # noqa: PERF402 (at once)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except RuntimeError:
+                    pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert {"__iter__", "_take"} <= places.keys()
+    assert samples_of(found) == [[i, i + 1] for i in range(0, 4_000, 2)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

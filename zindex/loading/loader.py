@@ -93,7 +93,8 @@ class Loader:
         self._cursor = Cursor(plan)
         self._workers: WorkerPool | None = None
         self._batches: Iterator[Any] | None = None
-        self._position = (0, 0)
+        # Of the next batch that was prefetched.
+        self._position: tuple[int, int | None] | None = None
         self._process = os.getpid()
 
     def __len__(self) -> int:
@@ -127,8 +128,10 @@ class Loader:
             )
         while (step := self._cursor.peek()) is not None:
             batch = self._take()
-            self._cursor.advance(step)
-            self._position = (self._cursor.consumed_samples, self._cursor.stop)
+            # A batch counts if and only if it is delivered. torch raises the death of a worker from
+            # a signal handler, which CPython runs at calls and jumps: there is none from here on.
+            self._position = step.consumed_samples, self._cursor.stop
+            self._cursor.consumed_samples = step.consumed_samples
             yield batch
         if self.plan.num_samples is not None:
             self.close()
@@ -140,6 +143,7 @@ class Loader:
             position = (self._cursor.consumed_samples, self._cursor.stop)
             if self._batches is None or self._position != position:
                 self._batches = self._open()
+            self._position = None  # until the batch is counted
             return next(self._batches)
         except BaseException as error:
             # Prefetched batches are read again, so that the failed batch is not skipped.

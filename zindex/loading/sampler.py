@@ -263,7 +263,7 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
     def __iter__(self) -> Iterator[Positions]:
         self.cursor.begin()
         while (step := self.cursor.peek()) is not None:
-            self.cursor.advance(step)
+            self.cursor.consumed_samples = step.consumed_samples
             yield self.plan.find_positions(step)
 
     def __len__(self) -> int:
@@ -301,7 +301,7 @@ class Cursor:
     Attributes
     ----------
     consumed_samples
-        Samples that all ranks have consumed.
+        Samples that all ranks have consumed; to be set after each step.
     stop
         End of the stream, or of the current pass.
     """
@@ -309,7 +309,7 @@ class Cursor:
     def __init__(self, plan: BatchPlan) -> None:
         self.plan = plan
         self.consumed_samples = 0
-        self._is_restored = False
+        self._restored: int | None = None
         self.stop = plan.find_stop(0)
 
     @property
@@ -320,24 +320,19 @@ class Cursor:
     def load(self, state: Mapping[str, Any]) -> None:
         """Move to the position of a state, after checking that it is of this stream."""
         self.consumed_samples = self.plan.parse_state(state)
-        self._is_restored = True
+        self._restored = self.consumed_samples
         self.stop = self.plan.find_stop(self.consumed_samples)
 
     def begin(self) -> None:
         """Begin an iteration."""
         self.consumed_samples = self.plan.find_start(
-            self.consumed_samples, is_restored=self._is_restored
+            self.consumed_samples, is_restored=self.consumed_samples == self._restored
         )
         self.stop = self.plan.find_stop(self.consumed_samples)
 
     def peek(self) -> Step | None:
         """Return the next step without taking it."""
         return self.plan.take_step(self.consumed_samples, self.stop)
-
-    def advance(self, step: Step) -> None:
-        """Take a step."""
-        self.consumed_samples = step.consumed_samples
-        self._is_restored = False
 
 
 def count_samples(
