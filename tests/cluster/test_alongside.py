@@ -62,6 +62,35 @@ def test_a_dashboard_listens_on_loopback() -> None:
         assert list_listeners(find_members()) == ["127.0.0.1"] * 3
 
 
+@pytest.mark.parametrize("role", ["worker", "scheduler"])
+def test_a_process_that_is_stopped_is_replaced(role: str) -> None:
+    cluster = alongside(threads=1)
+    cluster._settings.silent_seconds = 3
+    with cluster:
+        assert cluster.client is not None
+        members = find_members()
+        members[role].send_signal(signal.SIGSTOP)
+        wait_until_gone({role: members[role]})
+
+        def is_replaced() -> bool:
+            found = find_members()
+            return role in found and found[role].pid != members[role].pid
+
+        wait_for(is_replaced, f"another {role} starts")
+        wait_for(lambda: works(cluster.client), "the client works")
+        (log,) = (cluster.folder / "logs").glob(f"{role}*.log")
+        assert f"the {role} gave no sign of life; it is replaced" in log.read_text()
+        assert find_members()["node"] == members["node"]
+
+
+def works(client: Any) -> bool:
+    """Return whether a client runs tasks; futures of a lost scheduler fail."""
+    try:
+        return bool(client.submit(len, "abc", pure=False).result(timeout=5) == 3)
+    except Exception:
+        return False
+
+
 def test_processes_that_end_are_restarted(tmp_path: Path) -> None:
     with alongside(threads=1) as cluster:
         address = cluster.address
@@ -71,13 +100,7 @@ def test_processes_that_end_are_restarted(tmp_path: Path) -> None:
             wait_until_gone({role: before})
             wait_for(lambda role=role: role in find_members(), f"a {role} is started")
 
-        def works() -> bool:
-            try:
-                return bool(cluster.client.submit(len, "abc", pure=False).result(timeout=5) == 3)
-            except Exception:  # futures of the lost scheduler
-                return False
-
-        wait_for(works, "the client works")
+        wait_for(lambda: works(cluster.client), "the client works")
         assert cluster.address == address
 
 

@@ -9,7 +9,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -23,6 +25,8 @@ from zindex.execution.executor import without_pages
 from zindex.execution.worker_tasks import die_with
 
 _CONNECT_SECONDS = 15
+# Seconds between signs of life to the supervisor.
+_ALIVE_SECONDS = 1.0
 
 
 async def run_scheduler(settings: dict[str, Any]) -> None:
@@ -73,6 +77,21 @@ async def run_worker(settings: dict[str, Any]) -> None:
         await worker.finished()
 
 
+async def run_alive(role: Coroutine[Any, Any, None], file: Path) -> None:
+    """Run a role, and touch a file all the time, for its supervisor to see."""
+
+    async def touch() -> None:
+        while True:
+            file.touch()
+            await asyncio.sleep(_ALIVE_SECONDS)
+
+    touching = asyncio.create_task(touch())
+    try:
+        await role
+    finally:
+        touching.cancel()
+
+
 def main() -> None:
     """Run the role that the command line names."""
     settings = json.loads(sys.stdin.readline())
@@ -86,7 +105,7 @@ def main() -> None:
     # The supervisor's signal ends the process at once: shards are written whole or not at all.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        asyncio.run(role(settings))
+        asyncio.run(run_alive(role(settings), Path(settings["alive"])))
     except Exception as error:
         traceback.print_exc()
         # Dask raises that it could not start; the supervisor shows the last line, the root cause.

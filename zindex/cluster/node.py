@@ -38,6 +38,8 @@ _SOUND_SECONDS = 30.0
 _GRACE_SECONDS = 2.0
 # Seconds between checks of memory and of a stop request.
 _SLOW_POLL_SECONDS = 1.0
+# Seconds between checks after which this process was itself stopped.
+_STOPPED_SECONDS = 5.0
 # Seconds between signs of life in the list of nodes.
 _TOUCH_SECONDS = 30.0
 # Share of a worker's memory at which it is ended, as Dask's nanny does.
@@ -55,6 +57,8 @@ class _Member:
     backoff: Backoff = field(default_factory=lambda: Backoff(*_RESTART_SECONDS))
     next_start: float = 0.0
     throttle: Throttle | None = None
+    # The sign of life that was seen last, and when.
+    seen: tuple[float, float] = (0.0, 0.0)
 
     def keep(self, now: float) -> None:
         """Start the process if it is not running and its pause is over."""
@@ -69,6 +73,7 @@ class _Member:
             self.log_line(f"the {self.role} ended with {code}; it starts again")
         if now < self.next_start:
             return
+        Path(self.settings["alive"]).unlink(missing_ok=True)
         command = [sys.executable, "-m", "zindex.cluster.member", self.role]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
@@ -90,6 +95,23 @@ class _Member:
         nbytes = pages * os.sysconf("SC_PAGE_SIZE")
         if nbytes > _TERMINATE_SHARE * limit:
             self.log_line(f"the {self.role} took {nbytes:,} of {limit:,} bytes; it is restarted")
+            self.process.kill()
+
+    def check_alive(self, now: float, last_check: float) -> None:
+        """End a process that gives no sign of life, such as one that is stopped.
+
+        A supervisor that was itself stopped begins again to wait.
+        """
+        if self.process is None:
+            return
+        try:
+            touched = os.stat(self.settings["alive"]).st_mtime
+        except OSError:
+            return  # it starts, or waits for the scheduler
+        if touched != self.seen[0] or now - last_check > _STOPPED_SECONDS:
+            self.seen = touched, now
+        elif now - self.seen[1] > self.settings["silent_seconds"]:
+            self.log_line(f"the {self.role} gave no sign of life; it is replaced")
             self.process.kill()
 
     def log_line(self, sentence: str) -> None:
@@ -139,7 +161,7 @@ class Node:
     def _supervise(self, members: list[_Member], rendezvous: Rendezvous, entry: Path) -> None:
         # A stop request of an earlier cluster in this directory, until the first node removes it.
         earlier = rendezvous.find_stop()
-        next_check = next_touch = 0.0
+        next_check = next_touch = last_check = 0.0
         while not self.ended.wait(POLL_SECONDS):
             now = time.monotonic()
             for member in members:
@@ -148,6 +170,8 @@ class Node:
                 next_check = now + _SLOW_POLL_SECONDS
                 for member in members:
                     member.check_memory()
+                    member.check_alive(now, last_check)
+                last_check = now
                 if now >= next_touch:
                     next_touch = now + _TOUCH_SECONDS
                     with suppress(OSError):
@@ -166,13 +190,14 @@ class Node:
         }
         members = []
         if settings.scheduler_host is not None:
-            scheduler = common | {"memory": 0}
+            scheduler = common | {"memory": 0, "alive": str(scratch / "scheduler.alive")}
             members.append(_Member("scheduler", scheduler, logs / "scheduler.log"))
         if settings.threads != 0:
             worker = common | {
                 "threads": choose_threads(settings.threads, settings.num_ranks),
                 "memory": choose_memory(settings.memory),
                 "name": self.name,
+                "alive": str(scratch / "worker.alive"),
                 "group": None if group is None or settings.nice < IDLE else str(group),
             }
             worker["cpus"] = sorted(choose_cpus(worker["threads"]))

@@ -35,6 +35,8 @@ class NodeSettings:
     dashboard: int | None = None
     #: Nodes that are expected.
     num_nodes: int = 1
+    #: Seconds without a sign of life after which a process of the node is replaced.
+    silent_seconds: float = 2 * WORKER_TTL
     #: Whether this node ends when the pipe closes through which its settings arrived.
     is_tied_to_pipe: bool = True
     #: Content of a rendezvous that this node does not share.
