@@ -58,17 +58,22 @@ def test_small_data_need_no_heavy_imports(run_file: Path, prefix: str, tmp_path:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_an_interrupt_is_one_line_that_says_how_to_go_on(run_file: Path) -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("name", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
+)
+def test_an_interrupt_is_one_line_that_says_how_to_go_on(
+    name: str, code: int, word: str, run_file: Path
+) -> None:
+    command = (
         "import logging, signal; from zindex.cli import main; import zindex.indexing.run as run\n"
         "def build(*args, **settings):\n"
-        "    try: signal.raise_signal(signal.SIGINT)\n"
+        f"    try: signal.raise_signal(signal.{name})\n"
         "    finally: logging.getLogger('distributed').error('a task was lost')\n"
         f"run.build = build; main(['build', {str(run_file)!r}])"
     )
-    done = run_python("-c", code)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "\ninterrupted; what is finished is kept: run the same command to go on\n"
+    done = run_python("-c", command)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == f"\n{word}; what is finished is kept: run the same command to go on\n"
 
 
 def test_verify_names_what_is_damaged_and_repair_rebuilds_it(prefix: str, tmp_path: Path) -> None:

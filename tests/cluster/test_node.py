@@ -1,11 +1,20 @@
 """The supervisor of a node, as a process."""
 
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from tests.cluster.processes import wait_for
+from tests.cluster.processes import find_members, wait_for, wait_until_gone
+from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.settings import NodeSettings
-from zindex.cluster.starting import NODE_COMMAND
+from zindex.cluster.starting import (
+    NODE_COMMAND,
+    open_client,
+    prepare_scheduler,
+    start_and_wait,
+    start_node,
+)
 
 
 def test_a_node_that_is_terminated_ends_without_a_word(tmp_path: Path) -> None:
@@ -21,3 +30,43 @@ def test_a_node_that_is_terminated_ends_without_a_word(tmp_path: Path) -> None:
         node.terminate()
         output = node.stdout.read()  # the pipe to it stays open
         assert (node.wait(), output) == (0, b"")
+
+
+def make_once(path: str) -> int:
+    """Make a result, and count how often."""
+    with open(path, "a") as stream:
+        stream.write("once\n")
+    return 5
+
+
+def test_a_node_that_is_taken_away_hands_its_results_over(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"threads": 1, "memory": 1 << 30, "scratch": str(tmp_path)}
+    rendezvous = Rendezvous(tmp_path / "rendezvous")
+    first = NodeSettings(name="first", num_nodes=2, **common)
+    second = NodeSettings(str(rendezvous.folder), name="second", **common)
+    prepare_scheduler(rendezvous, first, "127.0.0.1")
+    with ExitStack() as stack:
+        start_and_wait(rendezvous, first, stack)
+        node = start_node(second, stack)
+        client = open_client(rendezvous, stack, default=False)
+        client.wait_for_workers(2)
+        made = client.submit(make_once, str(tmp_path / "made"), workers="second")
+        assert made.result() == 5
+        node.terminate()
+        assert node.wait() == 0
+        assert [worker["name"] for worker in client.scheduler_info()["workers"].values()] == [
+            "first"
+        ]
+        assert client.submit(make_list, made, pure=False).result() == [5]
+        assert (tmp_path / "made").read_text() == "once\n"
+        # The last one has nobody to hand over to.
+        (worker,) = [item for item in find_members().values() if item.cmdline()[-1] == "worker"]
+        worker.terminate()
+        wait_until_gone({"worker": worker})
+    log = (rendezvous.folder / "logs" / "worker-second.log").read_text()
+    assert "worker second retires: results move, other workers take its tasks" in log
+    assert "lost" not in log
+
+
+def make_list(value: int) -> list[int]:
+    return [value]

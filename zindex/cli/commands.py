@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,28 @@ _REFUSALS = {
 class _InterruptedError(click.ClickException):
     """An interrupt from the terminal."""
 
-    exit_code = 130
+    exit_code = 128 + signal.SIGINT
+    word = "interrupted"
+
+    def __init__(self) -> None:
+        super().__init__(f"{self.word}; what is finished is kept: run the same command to go on")
 
     def show(self, file: Any = None) -> None:
         """Print one line."""
         click.echo(f"\n{self.message}", file, err=True)
 
 
+class _TerminatedError(_InterruptedError):
+    """The signal by which schedulers end jobs."""
+
+    exit_code = 128 + signal.SIGTERM
+    word = "terminated"
+
+
 def _interrupt(number: int, frame: Any) -> None:
     """End the command; what libraries log of tasks that it had begun is no news."""
     logging.disable()
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
 
 
 class _Group(click.Group):
@@ -61,10 +73,9 @@ class _Group(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise _InterruptedError(
-                "interrupted; what is finished is kept: run the same command to go on"
-            ) from None
+        except KeyboardInterrupt as error:
+            is_end = signal.SIGTERM in error.args
+            raise (_TerminatedError if is_end else _InterruptedError)() from None
         except ZindexError as error:
             logging.getLogger("zindex").debug("the command failed", exc_info=True)
             raise click.ClickException(" ".join(str(error).split())) from error
@@ -92,11 +103,13 @@ class _EchoHandler(logging.Handler):
 def main(verbose: bool) -> None:
     """Zarr corpora, Dask-built indices and torch datasets for LLM pre-training."""
     _show_logs(verbose)
-    usual = signal.default_int_handler
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and not verbose and signal.getsignal(signal.SIGINT) is usual:
-        signal.signal(signal.SIGINT, _interrupt)
-        click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGINT, usual))
+    if threading.current_thread() is not threading.main_thread():
+        return
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    for number, handler in usual.items():
+        if signal.getsignal(number) is handler and not (verbose and number == signal.SIGINT):
+            signal.signal(number, _interrupt)
+            click.get_current_context().call_on_close(partial(signal.signal, number, handler))
 
 
 def _show_logs(verbose: bool) -> None:

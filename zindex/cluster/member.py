@@ -20,7 +20,7 @@ from zindex.cluster.certificates import make_security
 from zindex.cluster.isolation import lower_priority
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback
 from zindex.cluster.rendezvous import Rendezvous
-from zindex.cluster.settings import dask_settings
+from zindex.cluster.settings import RETIRE_SECONDS, dask_settings
 from zindex.execution.executor import without_pages
 from zindex.execution.worker_tasks import die_with
 
@@ -74,7 +74,21 @@ async def run_worker(settings: dict[str, Any]) -> None:
     )
     async with worker:
         print(f"worker {worker.name} at {worker.address}", flush=True)
+        retiring: list[asyncio.Task[None]] = []
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGTERM, lambda: retiring.append(asyncio.create_task(retire(worker)))
+        )
         await worker.finished()
+
+
+async def retire(worker: Any) -> None:
+    """Move the results of a worker to others and close it, before its node is taken away."""
+    print(f"worker {worker.name} retires: results move, other workers take its tasks", flush=True)
+    try:
+        await asyncio.wait_for(worker.close_gracefully(), RETIRE_SECONDS)
+    except Exception as error:  # there is no other worker, or the scheduler is gone too
+        print(f"results of worker {worker.name} are lost: {error!r}", flush=True)
+        await worker.close(timeout=1, executor_wait=False)
 
 
 async def run_alive(role: Coroutine[Any, Any, None], file: Path) -> None:
@@ -102,8 +116,7 @@ def main() -> None:
             os.sched_setaffinity(0, settings["cpus"])
     dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})
     role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
-    # The supervisor's signal ends the process at once: shards are written whole or not at all.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a worker retires once it has started
     try:
         asyncio.run(run_alive(role(settings), Path(settings["alive"])))
     except Exception as error:

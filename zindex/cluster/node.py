@@ -26,7 +26,7 @@ from zindex.cluster.resources import (
     open_scratch,
     usable_cpus,
 )
-from zindex.cluster.settings import IDLE, NodeSettings
+from zindex.cluster.settings import IDLE, RETIRE_SECONDS, NodeSettings
 from zindex.io.backoff import Backoff
 from zindex.io.machine import count_cpus, usable_memory
 
@@ -34,7 +34,7 @@ from zindex.io.machine import count_cpus, usable_memory
 _RESTART_SECONDS = 0.2, 5.0
 # A process that has run for so many seconds did not fail to start.
 _SOUND_SECONDS = 30.0
-# Seconds that processes have to end.
+# Seconds that a worker has to end after it has retired.
 _GRACE_SECONDS = 2.0
 # Seconds between checks of memory and of a stop request.
 _SLOW_POLL_SECONDS = 1.0
@@ -134,6 +134,8 @@ class Node:
         self.name = settings.name or f"{os.uname().nodename}-{os.getpid()}"
         self.scratch = Path(choose_scratch(settings.scratch))
         self.ended = threading.Event()
+        #: Whether it ends because its machine is taken away.
+        self.retires = threading.Event()
         self.throttle = Throttle()
 
     def run(self) -> None:
@@ -154,7 +156,7 @@ class Node:
                 with rendezvous.register_node() as entry:
                     self._supervise(members, rendezvous, entry)
             finally:
-                _end([member.process for member in members if member.process is not None])
+                _end(members, retire=self.retires.is_set())
                 # The process that made the key may have been killed.
                 rendezvous.remove_key(key)
 
@@ -210,17 +212,22 @@ class Node:
         return members
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Terminate processes, and kill those that do not end in time."""
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + _GRACE_SECONDS
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:  # such as one that is stopped
-            process.kill()
-            process.wait()
+def _end(members: list[_Member], *, retire: bool) -> None:
+    """End processes: shards are written whole or not at all.
+
+    With ``retire``, workers first move their results; the scheduler lives until then.
+    """
+    members = [member for member in members if member.process is not None]
+    for member in members:
+        assert member.process is not None
+        if retire and member.role == "worker":
+            member.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                member.process.wait(RETIRE_SECONDS + _GRACE_SECONDS)
+    for member in members:
+        assert member.process is not None
+        member.process.kill()
+        member.process.wait()
 
 
 def _watch_pipe(descriptor: int, node: Node) -> None:
@@ -239,8 +246,14 @@ def main() -> None:
     """Run the node whose settings are read from standard input as one line of JSON."""
     pipe = sys.stdin.buffer
     node = Node(NodeSettings(**json.loads(pipe.readline())))
+
+    def end(number: int, frame: Any) -> None:
+        if number == signal.SIGTERM:
+            node.retires.set()
+        node.ended.set()
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *arguments: node.ended.set())
+        signal.signal(number, end)
     if node.settings.is_tied_to_pipe:
         arguments = pipe.fileno(), node
         watcher = threading.Thread(target=_watch_pipe, args=arguments, daemon=True)

@@ -6,6 +6,9 @@ from typing import Any
 
 #: Niceness of workers that run only when no other process wants their processor.
 IDLE = 19
+#: Seconds that a worker has to move its results when its node is taken away; Slurm and Kubernetes
+#: kill after 30.
+RETIRE_SECONDS = 20.0
 #: Seconds without a heartbeat after which a worker's tasks are rescheduled.
 WORKER_TTL = 15.0
 
