@@ -66,6 +66,8 @@ def test_an_interrupt_is_one_line_that_says_how_to_go_on(
 ) -> None:
     command = (
         "import logging, signal; from zindex.cli import main; import zindex.indexing.run as run\n"
+        # Jobs in the background of a shell ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def build(*args, **settings):\n"
         f"    try: signal.raise_signal(signal.{name})\n"
         "    finally: logging.getLogger('distributed').error('a task was lost')\n"
