@@ -21,9 +21,8 @@ from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing import blend_arrays, kept_indices
-from zindex.indexing.blend_arrays import compute_blend_arrays, empty_blend
+from zindex.indexing.blend_arrays import compute_blend_arrays
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
-from zindex.kernels.blend import blend_range
 from zindex.plan.blend_plan import BlendPlan
 from zindex.store.verify import verify_store
 
@@ -97,41 +96,31 @@ def test_every_index_equals_the_stored_one(
             assert one.fingerprint == other.fingerprint
 
 
-@settings(max_examples=60)
-@given(
-    shares=st.lists(st.integers(1, 60), min_size=1, max_size=12),
-    size=st.integers(0, 300),
-    is_exhaustive=st.booleans(),
-    block=st.sampled_from([1, 100, 1 << 20]),
+@pytest.mark.parametrize(
+    ("is_loaded", "is_compiled", "num_samples", "uses_kernel"),
+    [
+        (True, True, 1, True),
+        (False, True, 3, False),  # 3 * (2 datasets + 32) errors
+        (False, True, 4, True),
+        (False, False, 6, False),
+        (False, False, 7, True),
+    ],
 )
-def test_small_blends_are_drawn_by_the_same_rule(
-    shares: list[int], size: int, is_exhaustive: bool, block: int
-) -> None:
-    if is_exhaustive:
-        plan = BlendPlan.exhaustive(shares, split="train", seed=1)
-    else:
-        plan = BlendPlan.weighted(shares, size, split="train", seed=1)
-    counts = np.zeros(plan.num_datasets, np.int64)
-    expected = (*empty_blend(plan, plan.num_samples), counts)
-    blend_range(plan.shares, counts, 0, *expected[:2])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blend_arrays, "_BLOCK", block)
-        computed = compute_blend_arrays(plan)
-    for got, array in zip(computed, expected, strict=True):
-        assert got.dtype == array.dtype
-        np.testing.assert_array_equal(got, array)
-
-
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_larger_blends_do_without_kernels_that_are_not_compiled(
-    monkeypatch: pytest.MonkeyPatch, is_compiled: bool
+def test_numpy_draws_while_a_kernel_would_be_loaded_or_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+    is_loaded: bool,
+    is_compiled: bool,
+    num_samples: int,
+    uses_kernel: bool,
 ) -> None:
     used: list[Any] = []
-    monkeypatch.setattr(blend_arrays, "_FEW_ERRORS", 20)
+    monkeypatch.setattr(blend_arrays, "_LOADING_ERRORS", 102)
+    monkeypatch.setattr(blend_arrays, "_COMPILING_ERRORS", 204)
+    monkeypatch.setattr(blend_arrays, "is_loaded", lambda kernel: is_loaded)
     monkeypatch.setattr(blend_arrays, "is_compiled", lambda kernel: is_compiled)
     monkeypatch.setattr(blend_arrays, "blend_range", lambda *arguments: used.append(arguments))
-    compute_blend_arrays(BlendPlan.weighted([1, 2], 11, split="train", seed=1))
-    assert bool(used) == is_compiled
+    compute_blend_arrays(BlendPlan.weighted([1, 2], num_samples, split="train", seed=1))
+    assert bool(used) == uses_kernel
 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])

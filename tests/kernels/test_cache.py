@@ -308,7 +308,7 @@ from zindex.indexing import blend_arrays
 from zindex.kernels import _cache
 
 zindex.warm()
-blend_arrays._FEW_ERRORS = 0
+blend_arrays._LOADING_ERRORS = 0
 def refuse(kernel, signature, result):
     raise AssertionError(f"{kernel._name} of {signature} was compiled")
 _cache.KernelCache.save_overload = refuse

@@ -9,20 +9,20 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
 from zindex.kernels._greedy import run_blend
-from zindex.kernels._jit import is_compiled
+from zindex.kernels._jit import is_compiled, is_loaded
 from zindex.kernels.bijection import permute_range
 from zindex.kernels.blend import blend_range
 from zindex.kernels.locate import locate
+from zindex.kernels.numpy_blend import blend_in_numpy
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.plan.keys import Stage, split_key
 from zindex.store.open import Store
 from zindex.store.rows import RowReader
 
-# Errors of all positions of a blend that numpy computes before numba is imported, and before
-# kernels are compiled.
-_FEW_ERRORS, _UNCOMPILED_ERRORS = 1 << 20, 1 << 28
-# Errors that numpy computes at a time.
-_BLOCK = 1 << 20
+# Errors that numpy computes while the kernel is loaded, and while it is compiled. The other work of
+# a position takes as long as some errors.
+_LOADING_ERRORS, _COMPILING_ERRORS = 1 << 27, 1 << 31
+_POSITION_ERRORS = 32
 
 
 class BlendArrays(NamedTuple):
@@ -103,14 +103,13 @@ def draw_greedily(
     plan: BlendPlan, counts: Int64Array, start: int, stop: int
 ) -> tuple[AnyArray, AnyArray]:
     """Return positions ``[start, stop)`` of Megatron's blend; advance ``counts`` in place."""
-    num_errors = stop * plan.num_datasets
-    if start == 0 and (
-        num_errors <= _FEW_ERRORS
-        or (num_errors <= _UNCOMPILED_ERRORS and not is_compiled(run_blend))
-    ):
-        return _draw_few(plan, counts, stop)
     datasets, samples = empty_blend(plan, stop - start)
-    blend_range(plan.shares, counts, start, datasets, samples)
+    num_errors = stop * (plan.num_datasets + _POSITION_ERRORS)
+    limit = _LOADING_ERRORS if is_compiled(run_blend) else _COMPILING_ERRORS
+    if start == 0 and num_errors <= limit and not is_loaded(run_blend):
+        blend_in_numpy(plan.shares, plan.weights, counts, datasets, samples)
+    else:
+        blend_range(plan.shares, counts, start, datasets, samples)
     return datasets, samples
 
 
@@ -161,34 +160,6 @@ def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:
         return BlendArrays(*compute_scalable(plan, 0, plan.num_samples), plan.counts)
     counts = np.zeros(plan.num_datasets, np.int64)
     return BlendArrays(*draw_greedily(plan, counts, 0, plan.num_samples), counts)
-
-
-def _draw_few(plan: BlendPlan, counts: Int64Array, num_positions: int) -> tuple[AnyArray, AnyArray]:
-    """Return the first positions of Megatron's blend, and count their draws, in numpy."""
-    datasets, samples = empty_blend(plan, num_positions)
-    weights = plan.weights.copy()
-    limits = [-1] * plan.num_datasets if plan.sizes is None else plan.sizes.tolist()
-    # Lists give and take single numbers several times as fast as arrays do.
-    counted = [0] * plan.num_datasets
-    drawn, errors = np.zeros(plan.num_datasets), np.empty(plan.num_datasets)
-    draws, numbers = [], []
-    step = max(_BLOCK // plan.num_datasets, 1)
-    for first in range(0, num_positions, step):
-        positions = np.arange(first, min(first + step, num_positions), dtype=np.float64)
-        shares = np.maximum(positions, 1)[:, np.newaxis] * weights
-        for position, share in enumerate(shares, 1):
-            np.subtract(share, drawn, errors)
-            dataset = errors.argmax()
-            draws.append(dataset)
-            count = counted[dataset]
-            numbers.append(count)
-            counted[dataset] = count = count + 1
-            drawn[dataset] = count
-            if count == limits[dataset]:  # all its samples are drawn
-                weights[dataset] = shares[position:, dataset] = -np.inf
-    counts[:] = counted
-    datasets[:], samples[:] = draws, numbers
-    return datasets, samples
 
 
 def _computed(plan: BlendPlan) -> BlendArrays:

@@ -1,0 +1,158 @@
+"""The greedy blend in numpy, for blends that are drawn sooner than a kernel is loaded.
+
+Positions are divided into spans, and each step draws one position of every span. The counts before
+a span are guessed and then advanced over some positions, in which greedy draws correct nearly every
+guess. Each span must start from the counts at the end of the one before; others are drawn again.
+"""
+
+from math import isqrt
+
+import numpy as np
+
+from zindex.arrays import Float64Array, Int64Array, IntegerArray
+from zindex.kernels.blend import Shares, blend_range
+
+#: Positions over which guessed counts are advanced.
+_WARM_UP = 32
+#: Times that spans are drawn again before a kernel takes over.
+_MAX_ROUNDS = 64
+#: Positions that are divided into spans at once.
+_BLOCK = 1 << 20
+_MAX_SPANS = 1 << 10
+#: Errors that cost as much as the calls of one step, per position of the warm-up; measured.
+_SPAN_ERRORS = 30
+
+
+def blend_in_numpy(
+    shares: Shares,
+    weights: Float64Array,
+    counts: Int64Array,
+    dataset_index: IntegerArray,
+    dataset_sample_index: IntegerArray,
+) -> None:
+    """Write the draws of the first positions of a blend, and count them.
+
+    Parameters
+    ----------
+    shares
+        As of `zindex.kernels.blend.blend_range`.
+    weights
+        Shape (datasets,), float64: the shares, or sizes over their sum.
+    counts
+        Shape (datasets,), int64; filled.
+    dataset_index, dataset_sample_index
+        As of `zindex.kernels.blend.blend_range`; filled.
+
+    Notes
+    -----
+    Law: the draws of `zindex.kernels.blend.blend_range`. Cost: 0.1 us per position for ten
+    datasets, 1 ns per position and dataset for a thousand. Weights whose guesses stay wrong load a
+    kernel.
+    """
+    sizes = None if shares is weights else shares
+    counts[:] = 0
+    for start in range(0, len(dataset_index), _BLOCK):
+        rest = dataset_index[start:], dataset_sample_index[start:]
+        datasets, samples = _draw_spans(weights, sizes, counts, start, min(len(rest[0]), _BLOCK))
+        rest[0][: len(datasets)], rest[1][: len(samples)] = datasets, samples
+        counts += np.bincount(datasets, minlength=counts.size)
+        if len(datasets) < min(len(rest[0]), _BLOCK):
+            stop = start + len(datasets)
+            return blend_range(
+                shares, counts, stop, dataset_index[stop:], dataset_sample_index[stop:]
+            )
+    return None
+
+
+def _draw_spans(
+    weights: Float64Array, sizes: Int64Array | None, counts: Int64Array, start: int, length: int
+) -> tuple[IntegerArray, Float64Array]:
+    """Return the draws of positions from ``start`` on, as many as are certain.
+
+    Returns
+    -------
+    datasets, samples
+        Shape (positions,) each.
+    """
+    num_spans = min(isqrt(_SPAN_ERRORS * length // weights.size), _MAX_SPANS) + 1
+    # The first span includes the warm-up of the others.
+    span = -(-max(length - _WARM_UP, 1) // num_spans)
+    starts = start + span * np.arange(num_spans)
+    states = _guess(weights, starts)
+    states[0] = counts
+    if sizes is not None:
+        states[states >= sizes] = np.inf
+    head = _draw(weights, sizes, states, starts, _WARM_UP)
+    origins = states.copy()
+    body = _draw(weights, sizes, states, starts + _WARM_UP, span)
+    certain = num_spans
+    for attempt in range(_MAX_ROUNDS + 1):
+        wrong = 1 + np.flatnonzero((origins[1:] != states[:-1]).any(axis=1))
+        if not wrong.size:
+            break
+        if attempt == _MAX_ROUNDS:
+            certain = int(wrong[0])
+            break
+        origins[wrong] = again = states[wrong - 1]
+        drawn = _draw(weights, sizes, again, starts[wrong] + _WARM_UP, span)
+        for rows, values in zip(body, drawn, strict=True):
+            rows[:, wrong] = values
+        states[wrong] = again
+    datasets, samples = (
+        np.concatenate([first[:, 0], rows[:, :certain].T.ravel()])[:length]
+        for first, rows in zip(head, body, strict=True)
+    )
+    return datasets, samples
+
+
+def _guess(weights: Float64Array, positions: Int64Array) -> Float64Array:
+    """Return counts by largest remainders before each position, shape (positions, datasets)."""
+    targets = np.multiply.outer(positions.astype(np.float64), weights)
+    counts = np.floor(targets)
+    missing = positions - counts.sum(axis=1)
+    order = np.argsort(counts - targets, axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(weights.size)[np.newaxis], axis=1)
+    counts += ranks < missing[:, np.newaxis]
+    return counts
+
+
+def _draw(
+    weights: Float64Array,
+    sizes: Int64Array | None,
+    states: Float64Array,
+    starts: Int64Array,
+    num_steps: int,
+) -> tuple[IntegerArray, Float64Array]:
+    """Draw positions of several spans, and advance their counts in place.
+
+    Parameters
+    ----------
+    states
+        Shape (spans, datasets): counts, infinite for datasets whose samples are all drawn.
+    starts
+        Shape (spans,): the first position of each.
+
+    Returns
+    -------
+    datasets, samples
+        Shape (steps, spans) each.
+    """
+    datasets = np.empty((num_steps, len(starts)), np.intp)
+    samples = np.empty((num_steps, len(starts)))
+    rows = np.arange(len(starts)) * weights.size
+    factors = starts[:, np.newaxis].astype(np.float64)
+    one, errors, counts = np.ones_like(factors), np.empty_like(states), states.reshape(-1)
+    for drawn, numbers in zip(datasets, samples, strict=True):
+        # Rounded twice, as `blend_range` defines it.
+        np.multiply(np.maximum(factors, one), weights, errors)
+        np.subtract(errors, states, errors)
+        errors.argmax(axis=1, out=drawn)
+        places = drawn + rows
+        counts.take(places, out=numbers, mode="clip")
+        after = numbers + 1
+        if sizes is not None:
+            after[after == sizes[drawn]] = np.inf
+        counts[places] = after
+        factors += one
+    return datasets, samples
