@@ -8,6 +8,7 @@ from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
+from zindex.kernels import early
 from zindex.kernels._greedy import run_blend
 from zindex.kernels._jit import is_compiled, is_loaded
 from zindex.kernels.bijection import permute_range
@@ -106,7 +107,8 @@ def draw_greedily(
     datasets, samples = empty_blend(plan, stop - start)
     num_errors = stop * (plan.num_datasets + _POSITION_ERRORS)
     limit = _LOADING_ERRORS if is_compiled(run_blend) else _COMPILING_ERRORS
-    if start == 0 and num_errors <= limit and not is_loaded(run_blend):
+    is_short = start == 0 and num_errors <= limit
+    if is_short and not is_loaded(run_blend) and not early.has_ended():
         blend_in_numpy(plan.shares, plan.weights, counts, datasets, samples)
     else:
         blend_range(plan.shares, counts, start, datasets, samples)

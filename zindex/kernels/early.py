@@ -5,6 +5,7 @@ Short-lived processes and small runs do without numba; then kernels take over.
 
 _MOST_VALUES = 1 << 20
 _num_values = 0
+_has_ended = False
 
 
 def is_early(count: int) -> bool:
@@ -17,9 +18,15 @@ def is_early(count: int) -> bool:
     """
     global _num_values
     _num_values += count
-    return _num_values <= _MOST_VALUES
+    return not _has_ended and _num_values <= _MOST_VALUES
 
 
 def end() -> None:
-    """Have kernels do all further work of this process."""
-    is_early(_MOST_VALUES)
+    """Use kernels for all further work of this process."""
+    global _has_ended
+    _has_ended = True
+
+
+def has_ended() -> bool:
+    """Return whether this process must use kernels."""
+    return _has_ended
