@@ -219,7 +219,7 @@ def test_what_is_opened_faster_than_computed_is_kept_for_later_processes(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)
-    monkeypatch.setattr(kept_indices, "MIN_KEPT_DRAWS", 10)
+    monkeypatch.setattr(kept_indices, "MIN_KEPT_ERRORS", 100)
     choices: dict[str, Any] = {"blend": (paths, [0.1, 0.2, 0.7]), "order": order}
     first, small, _ = build([300, 20, 0], tmp_path / "index", **choices)
     sample, _, _ = first[7]["tokens"], first[299], small[0]

@@ -106,7 +106,7 @@ class BlendedMegatronDatasetConfig:
 
     #: Ours: rows of an index that each process computes in a moment, at its first sample, at most;
     #: the smallest first, up to four times as many rows in a run. Rank 0 stores those of more than
-    #: 65,536 rows, and blends of more than 4,096 samples, for later processes. 0 stores
+    #: 65,536 rows, and blends that take over 10 ms, for later processes. 0 stores
     #: all at construction.
     max_computed_rows: int = field(default_factory=lambda: DEFAULTS.max_computed_rows, kw_only=True)
 

@@ -20,10 +20,10 @@ from zindex.plan.keys import Stage, split_key
 from zindex.store.open import Store
 from zindex.store.rows import RowReader
 
-# Errors that numpy computes while the kernel is loaded, and while it is compiled. The other work of
-# a position takes as long as some errors.
+# Errors that numpy computes while the kernel is loaded, and while it is compiled.
 _LOADING_ERRORS, _COMPILING_ERRORS = 1 << 27, 1 << 31
-_POSITION_ERRORS = 32
+# What a position takes besides the errors of all datasets, and in the scalable order, in errors.
+_GREEDY_ERRORS, _KEYED_ERRORS = 32, 256
 
 
 class BlendArrays(NamedTuple):
@@ -105,14 +105,28 @@ def draw_greedily(
 ) -> tuple[AnyArray, AnyArray]:
     """Return positions ``[start, stop)`` of Megatron's blend; advance ``counts`` in place."""
     datasets, samples = empty_blend(plan, stop - start)
-    num_errors = stop * (plan.num_datasets + _POSITION_ERRORS)
-    limit = _LOADING_ERRORS if is_compiled(run_blend) else _COMPILING_ERRORS
-    is_short = start == 0 and num_errors <= limit
-    if is_short and not is_loaded(run_blend) and not early.has_ended():
+    if start == 0 and _is_sooner_in_numpy(plan, stop):
         blend_in_numpy(plan.shares, plan.weights, counts, datasets, samples)
     else:
         blend_range(plan.shares, counts, start, datasets, samples)
     return datasets, samples
+
+
+def count_errors(plan: BlendPlan, num_positions: int) -> int:
+    """Return the work of numpy for positions of a blend, in errors of about 1 ns."""
+    if plan.order == "scalable":
+        return num_positions * _KEYED_ERRORS
+    return num_positions * (plan.num_datasets + _GREEDY_ERRORS)
+
+
+def _is_sooner_in_numpy(plan: BlendPlan, num_positions: int) -> bool:
+    """Return whether numpy draws positions before the kernel would be ready."""
+    if is_loaded(run_blend) or early.has_ended():
+        return False
+    num_errors = count_errors(plan, num_positions)
+    if num_errors > _LOADING_ERRORS:  # to look for a compiled kernel takes milliseconds
+        return num_errors <= _COMPILING_ERRORS and not is_compiled(run_blend)
+    return True
 
 
 def open_blend_arrays(store: Store) -> BlendArrays:

@@ -8,7 +8,7 @@ import numpy as np
 from zindex.errors import ZindexError
 from zindex.indexing.background_build import BackgroundBuild, before_exit
 from zindex.indexing.blend import digest_counts
-from zindex.indexing.blend_arrays import BlendArrays
+from zindex.indexing.blend_arrays import BlendArrays, count_errors
 from zindex.indexing.index_arrays import IndexArrays
 from zindex.io.objects import PlaceLike
 from zindex.plan.blend_plan import BlendPlan
@@ -19,9 +19,9 @@ from zindex.store.shard_files import ShardResult, store_all_shards
 
 logger = logging.getLogger(__name__)
 
-#: Rows of an index, and samples of a blend, from which a store opens faster than they are computed.
+#: Rows of an index, and work of a blend, from which a store opens faster than they are computed.
 MIN_KEPT_ROWS = 1 << 16
-MIN_KEPT_DRAWS = 1 << 12
+MIN_KEPT_ERRORS = 1 << 23
 
 Planned = IndexPlan | BlendPlan
 Arrays = IndexArrays | BlendArrays
@@ -31,7 +31,8 @@ def is_kept(plan: BuildPlan) -> bool:
     """Return whether the process that computes a small index or blend keeps it for later ones."""
     if isinstance(plan, BlendPlan):
         # The certificate of more shards is made by their build.
-        return plan.num_samples > MIN_KEPT_DRAWS and plan.dataset_layout.num_shards == 1
+        is_long = count_errors(plan, plan.num_samples) > MIN_KEPT_ERRORS
+        return is_long and plan.dataset_layout.num_shards == 1
     return isinstance(plan, IndexPlan) and plan.num_build_rows > MIN_KEPT_ROWS
 
 
