@@ -36,7 +36,7 @@ class MaskedBatch(SampleBatch):
         """Return the sample at a valid place."""
         item: dict[str, Any] = {}
         for name, tensor in self.tensors.items():
-            value = tensor[place].numpy()[()]
+            value = tensor.numpy()[place]
             item[name] = int(value) if value.ndim == 0 and name != "dataset_id" else value
         return item
 
