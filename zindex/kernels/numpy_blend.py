@@ -143,9 +143,11 @@ def _draw(
     rows = np.arange(len(starts)) * weights.size
     factors = starts[:, np.newaxis].astype(np.float64)
     one, errors, counts = np.ones_like(factors), np.empty_like(states), states.reshape(-1)
+    first: Float64Array | None = np.maximum(factors, one)  # position 0 has the errors of position 1
     for drawn, numbers in zip(datasets, samples, strict=True):
         # Rounded twice, as `blend_range` defines it.
-        np.multiply(np.maximum(factors, one), weights, errors)
+        np.multiply(factors if first is None else first, weights, errors)
+        first = None
         np.subtract(errors, states, errors)
         errors.argmax(axis=1, out=drawn)
         places = drawn + rows
