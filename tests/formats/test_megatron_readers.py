@@ -8,10 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
+from zindex.errors import VerificationError
 from zindex.formats import megatron_readers
-from zindex.formats.megatron_readers import _FileBinReader
+from zindex.formats.megatron_readers import LazyArray, _FileBinReader, _IndexReader
 
 
 @pytest.fixture
@@ -80,3 +83,57 @@ def test_no_descriptors_left_is_told_at_once(
     with pytest.raises(OSError, match=os.strerror(code)):
         _FileBinReader(path).read(np.int32, 1, 0)
     assert waits == []
+
+
+@given(
+    length=st.integers(1, 40),
+    asked=st.lists(
+        st.one_of(
+            st.integers(0, 39),
+            st.tuples(st.integers(0, 41), st.integers(0, 41)),
+            st.lists(st.integers(0, 39)),
+        )
+    ),
+)
+def test_a_lazy_array_reads_the_blocks_that_it_needs_once(
+    length: int, asked: list[int | tuple[int, int] | list[int]]
+) -> None:
+    source = np.arange(length) * 7
+    read: list[int] = []
+
+    def fill(array: np.ndarray, start: int) -> None:
+        array[:] = source[start : start + len(array)]
+        assert start % 4 == 0
+        read.extend(range(start // 4, -(-(start + len(array)) // 4)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(megatron_readers, "_BLOCK_LENGTH", 4)
+        lazy = LazyArray(fill, "<i8", length)
+        needed: set[int] = set()
+        for where in asked:
+            if isinstance(where, tuple):
+                numbers = list(range(length))[slice(*where)]
+                found = lazy[slice(*where)]
+            elif isinstance(where, list):
+                numbers = [number % length for number in where]
+                found = lazy[np.array(numbers, np.int64)]
+            else:
+                numbers = [where % length]
+                found = lazy[where % length]
+            np.testing.assert_array_equal(np.ravel(found), source[numbers])
+            needed |= {number // 4 for number in numbers}
+            assert sorted(read) == sorted(needed)
+
+
+def test_an_index_that_is_replaced_is_refused_where_it_was_not_read(
+    write_corpus: WriteCorpus,
+) -> None:
+    block = megatron_readers._BLOCK_LENGTH
+    path = f"{write_corpus([1] * block + [2] * 5)}.idx"
+    index = _IndexReader(path, multimodal=False)
+    assert index[0] == (0, 1, None)
+    assert index[1] == (4, 1, None)
+    os.utime(path, ns=(1, 1))
+    assert index[2] == (8, 1, None)  # of a block that was read
+    with pytest.raises(VerificationError, match="replaced or written since"):
+        index[-1]

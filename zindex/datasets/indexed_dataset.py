@@ -192,7 +192,7 @@ class IndexedDataset(SequenceDataset):
 
     def _stops(self, start: int, stop: int) -> Int64Array:
         """Return where sequences ``[start, stop)`` stop, in tokens from the first one's start."""
-        return np.cumsum(self.index.sequence_lengths[start:stop], dtype=np.int64)
+        return np.cumsum(self.index.lengths[start:stop], dtype=np.int64)
 
     def _read(self, place: int, offset: int, count: int) -> AnyArray:
         """Return ``count`` tokens from token ``offset`` of the sequence that starts at a byte."""
@@ -212,7 +212,7 @@ class IndexedDataset(SequenceDataset):
     def find_bounds(self, numbers: Int64Array) -> tuple[Int64Array, Int32Array]:
         """Return the first token of sequences among all of the ``.bin``, and their lengths."""
         index = self.index
-        return index.sequence_pointers[numbers] // index.dtype_size, index.sequence_lengths[numbers]
+        return index.pointers[numbers] // index.dtype_size, index.lengths[numbers]
 
     @property
     def sequence_lengths(self) -> Int32Array:

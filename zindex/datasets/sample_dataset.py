@@ -393,6 +393,6 @@ def open_documents(low_level_dataset: Any) -> Documents:
 def _compute_offsets(index: Any, start: int, stop: int) -> Int64Array:
     """Return the tokens before sequences ``[start, stop)`` of a pair; the last is the total."""
     offsets = np.full(stop - start, index.file.num_tokens, np.int64)
-    pointers = index.sequence_pointers[start:stop]
+    pointers = index.pointers[start:stop]
     offsets[: len(pointers)] = pointers // index.dtype_size
     return offsets

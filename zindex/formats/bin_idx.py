@@ -120,29 +120,26 @@ class IdxFile:
         }
         return IdxArrays(**arrays if self.has_modes else arrays | {"sequence_modes": None})
 
-    def read_array(self, name: str) -> AnyArray:
-        """Return a whole array of ``spans``, read into memory."""
-        return self._read(name, 0, self.spans[name][2])
+    def read_into(self, array: AnyArray, name: str, start: int) -> None:
+        """Fill an array with elements from ``start`` on of an array of ``spans``."""
+        try:
+            with open_file(self.path, buffering=0) as stream:
+                offset = self.spans[name][1] + start * array.itemsize
+                read_exactly(self.path, stream.fileno(), array, offset)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
 
     def _read(self, name: str, start: int, stop: int) -> AnyArray:
         """Read elements ``[start, stop)`` of an array."""
-        dtype, base, size = self.spans[name]
+        dtype, _, size = self.spans[name]
         if not 0 <= start <= stop <= size:
             raise IndexError(
                 f"a span must lie within [0, {size}), but [{start}, {stop}) was asked of "
                 f"{self.path}; clip it first"
             )
         array = np.empty(stop - start, dtype)
-        self._fill(array, base + start * array.itemsize)
+        self.read_into(array, name, start)
         return array
-
-    def _fill(self, array: AnyArray, offset: int) -> None:
-        """Fill an array from an offset of the file."""
-        try:
-            with open_file(self.path, buffering=0) as stream:
-                read_exactly(self.path, stream.fileno(), array, offset)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
 
 
 def idx_path(prefix: str | os.PathLike[str]) -> str:

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 
 # A retry does not help a process that is out of descriptors.
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+# Elements of the arrays of an .idx file that are read together.
+_BLOCK_LENGTH = 1 << 12
 
 
 class _IndexWriter:
@@ -50,8 +54,57 @@ class _IndexWriter:
         write_index(self.idx_path, self.dtype, lengths, entries, modes)
 
 
+class LazyArray:
+    """An array of an ``.idx`` file, read into memory in blocks, each at its first use.
+
+    Parameters
+    ----------
+    read
+        Fills an array with elements from an offset on.
+    dtype, length
+        Of the array.
+    """
+
+    def __init__(self, read: Callable[[AnyArray, int], None], dtype: str, length: int) -> None:
+        self._read = read
+        self._values = np.empty(length, dtype)
+        # Single elements look into the bytes, and arrays of numbers into the array.
+        self._missing = bytearray(b"\1") * (-(-length // _BLOCK_LENGTH))
+        self._is_missing = np.frombuffer(self._missing, np.bool_)
+
+    def __getitem__(self, where: Any) -> Any:
+        """Return an element, those of a slice without a step, or those of an array of numbers.
+
+        Numbers are not negative.
+        """
+        if type(where) is int:
+            if self._missing[where // _BLOCK_LENGTH]:
+                self._load(slice(where // _BLOCK_LENGTH, where // _BLOCK_LENGTH + 1))
+        elif isinstance(where, slice):
+            start, stop, _ = where.indices(len(self._values))
+            if start < stop:
+                self._load(slice(start // _BLOCK_LENGTH, -(-stop // _BLOCK_LENGTH)))
+        else:
+            self._load(where // _BLOCK_LENGTH)
+        return self._values[where]
+
+    def _load(self, blocks: Any) -> None:
+        """Read those of some blocks that are missing."""
+        is_missing = self._is_missing[blocks]
+        if not is_missing.any():
+            return
+        missing = np.unique(np.arange(len(self._missing))[blocks][is_missing])
+        # Neighbours are read together.
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
+            start = int(run[0]) * _BLOCK_LENGTH
+            self._read(self._values[start : (int(run[-1]) + 1) * _BLOCK_LENGTH], start)
+        self._is_missing[missing] = False
+
+
 class _IndexReader:
-    """The arrays of a checked ``.idx`` file, each read into memory at its first use.
+    """The arrays of a checked ``.idx`` file, read into memory lazily.
+
+    Elements by number are read in blocks; an array that is asked for is read whole.
 
     Parameters
     ----------
@@ -101,39 +154,53 @@ class _IndexReader:
                 f"{tuple(sequences_per_dataset)} where {idx_path} counts {counts}; "
                 "count again or leave it out"
             )
+        #: The first two arrays, read lazily.
+        self.lengths: Any = self._lazy("sequence_lengths")
+        self.pointers: Any = self._lazy("sequence_pointers")
         if mmap:
             vars(self).update(self.file.map_arrays()._asdict())
+            self.lengths, self.pointers = self.sequence_lengths, self.sequence_pointers
         if not multimodal:
             self.sequence_modes = None
 
     def __getattr__(self, name: str) -> Any:
-        """Read an array at its first use."""
+        """Return a whole array."""
         if name not in IdxArrays._fields:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        array = self.file.read_array(name)
+        parts = {"sequence_lengths": self.lengths, "sequence_pointers": self.pointers}
+        array = parts.get(name, self._lazy(name))[:]
         array.flags.writeable = False
-        if _find_version(self.file.path) != self._version:
-            raise VerificationError(
-                f"{self.file.path} must stay as it was opened, it was replaced or written since; "
-                "open the dataset again"
-            )
         vars(self)[name] = array
         return array
+
+    def _lazy(self, name: str) -> LazyArray:
+        """Return a lazy array."""
+
+        def read(array: AnyArray, start: int) -> None:
+            self.file.read_into(array, name, start)
+            if _find_version(self.file.path) != self._version:
+                raise VerificationError(
+                    f"{self.file.path} must stay as it was opened, it was replaced or written "
+                    "since; open the dataset again"
+                )
+
+        dtype, _, length = self.file.spans[name]
+        return LazyArray(read, dtype, length)
 
     def __len__(self) -> int:
         return self.sequence_count
 
     def __getitem__(self, idx: int) -> tuple[np.int64, np.int32, np.int8 | None]:
         """Return pointer, length and mode (None unless multimodal) of a sequence."""
-        try:
-            length = self.sequence_lengths[idx]
-        except IndexError:
+        count = self.sequence_count
+        if not -count <= idx < count:
             raise IndexError(
                 f"a sequence must lie within [{-len(self)}, {len(self)}), but {idx} was asked of "
                 f"{self.file.path}; take it modulo the length of the dataset"
-            ) from None
+            )
+        idx = int(idx) % count
         mode = None if self.sequence_modes is None else self.sequence_modes[idx]
-        return self.sequence_pointers[idx], length, mode
+        return self.pointers[idx], self.lengths[idx], mode
 
 
 class _BinReader(ABC):
