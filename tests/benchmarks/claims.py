@@ -17,7 +17,7 @@ class Claim:
     figure: str = "seconds"
     #: Another row than the rival that the table names, if that is what people know.
     against: str | None = None
-    #: Whether it is told in a sentence below the table: what a small job costs.
+    #: Whether it belongs to the second table, of small jobs.
     small: bool = False
 
     @property
@@ -87,7 +87,7 @@ CLAIMS = (
         "tokens_per_second",
     ),
     Claim(
-        "a random span of tokens, against a memory map of a flat file",
+        "random span of tokens, against a memory map of a flat file",
         "bench_read",
         "span-1e8",
         "zindex",
@@ -96,12 +96,12 @@ CLAIMS = (
     *(
         Claim(text, "bench_fixed", table, row, "pass_seconds", small=True)
         for text, table, row in (
-            ("a `GPTDataset` of 1,000 documents", "documents-1e3", "zindex, second process"),
-            ("2 million", "documents-2e6", "zindex, second process"),
-            ("20 million", "documents-2e7", "zindex, second process"),
-            ("a blend of 1,000 datasets", "datasets-1000", "zindex, second process"),
-            ("all of it built before", "datasets-1000-built", "zindex, all built"),
-            ("a blend of 10 that exist", "blend-10-1e4", "zindex, second process"),
+            ("`GPTDataset` of 1,000 documents", "documents-1e3", "zindex, second process"),
+            ("`GPTDataset` of 2 million documents", "documents-2e6", "zindex, second process"),
+            ("`GPTDataset` of 20 million documents", "documents-2e7", "zindex, second process"),
+            ("Blend of 1,000 datasets", "datasets-1000", "zindex, second process"),
+            ("Blend of 1,000 datasets, all built", "datasets-1000-built", "zindex, all built"),
+            ("Blend of 10 open datasets", "blend-10-1e4", "zindex, second process"),
         )
     ),
 )

@@ -90,12 +90,12 @@ def test_a_record_becomes_tables_headlines_and_a_figure(places: Places) -> None:
     assert check_all(places) == ([], warnings)
 
 
-def test_small_jobs_are_a_sentence(places: Places) -> None:
+def test_small_jobs_have_a_table_of_their_own(places: Places) -> None:
     rows = [Row("megatron-core", {"seconds": [0.002]}), Row("zindex", {"seconds": [0.004]})]
     write(places, make_record("bench_fixed", Table("x", "small", rows, "megatron-core")))
     claim = Claim("a dataset", "bench_fixed", "x", "zindex", small=True)
     write_all(replace(places, claims=(claim,)))
-    found = "a dataset 4.00 ms against 2.00 ms ([0.50x](bench/README.md#bench_fixed-x); one run)."
+    found = "| a dataset; one run | 2.00 ms | 4.00 ms | [0.50x](bench/README.md#bench_fixed-x) |"
     assert found in places.readme.read_text()
 
 
