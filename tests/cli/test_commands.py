@@ -75,7 +75,7 @@ def test_an_interrupt_is_one_line_that_says_how_to_go_on(
     )
     done = run_python("-c", command)
     assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr == f"\n{word}; what is finished is kept: run the same command to go on\n"
+    assert done.stderr == f"\n{word}; finished work is kept, run the same command to resume\n"
 
 
 def test_verify_names_what_is_damaged_and_repair_rebuilds_it(prefix: str, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_build_keeps_what_is_finished(run_file: Path) -> None:
     assert "2 indices, 2 of them built" in succeed("plan", run_file)
     printed = succeed("build", run_file)
     assert f"2 indices are built in {run_file.parent}/index: 0 of 6 shards were written" in printed
-    assert printed.endswith("s, the others were there\n")
+    assert printed.endswith("s, the others already existed\n")
 
 
 @pytest.fixture
@@ -389,7 +389,7 @@ def test_edit_changes_a_run_and_shows_it(blended_file: Path) -> None:
     assert "skipped" in text.splitlines()[1]
     text = succeed("edit", blended_file, "--skip", "30:35", "--verify")
     assert "edit 2 at position 30: [30, 35) skipped" in text
-    assert "verified: 45 positions have a sample each of their own, 5 are left out" in text
+    assert "verified: 45 positions have distinct samples, 5 are skipped" in text
     shown = succeed("edit", blended_file)
     assert shown.startswith("train was edited 2 times: 45 samples of 4 tokens, fingerprint ")
     assert "edit 1 at position 20" in succeed("plan", blended_file)

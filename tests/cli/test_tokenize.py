@@ -67,7 +67,7 @@ def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
         *("--shard-nbytes", "64", "--restart"),
     )
     printed = succeed(source, second, tmp_path / "s", *arguments)
-    assert "; 2 damaged records or files were left out" in printed
+    assert "; 2 damaged records or files were skipped" in printed
     store = open_store(tmp_path / "s")
     record = RecordReader(store).read(1)
     assert read_ids(record["sequence"]) == "Hi2026<user>one<answer>two"[-20:]
@@ -103,7 +103,7 @@ def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
     settings = ("--column", "body", "--on-damage", "skip")
     assert succeed(*arguments, *settings).splitlines()[-1] == (
         f"{tmp_path}/c: 5 tokens (uint16) in 2 documents and 2 sequences; 1 damaged records or "
-        "files were left out"
+        "files were skipped"
     )
     commands.succeed("verify", tmp_path / "c")
     pair = (source, tmp_path / "p", *arguments[2:], *settings, "--to", "bin")

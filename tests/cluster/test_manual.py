@@ -63,4 +63,4 @@ def test_a_machine_that_is_down_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("zindex.cluster.manual.stop_all", partial(stop_all, timeout=0.0))
     ended = invoke("cluster", "down", tmp_path)
     assert ended.exit_code == 1
-    assert "far-away-77 has not ended" in ended.output
+    assert "far-away-77 has not stopped" in ended.output

@@ -14,12 +14,12 @@ from zindex.errors import ConfigError
 _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")
 # Resources of a worker.
 _worker_options = options.join(
-    options.value("--threads", type=click.IntRange(1), help="Of a worker. [default: all but two]"),
-    options.value("--memory", metavar="SIZE", help="Memory of a worker. [default: a quarter]"),
+    options.value("--threads", type=click.IntRange(1), help="Per worker. [default: all but two]"),
+    options.value("--memory", metavar="SIZE", help="Per worker. [default: a quarter]"),
     options.value(
-        "--nice", type=click.IntRange(0, 19), default=19, help="19: only what nothing else wants."
+        "--nice", type=click.IntRange(0, 19), default=19, help="Niceness of workers; 19 is lowest."
     ),
-    options.value("--scratch", metavar="DIR", help="Temporary files of each machine."),
+    options.value("--scratch", metavar="DIR", help="Local folder for temporary files."),
 )
 #: Where a build runs; the arguments of `open_client`.
 cluster_options = options.join(
@@ -28,7 +28,7 @@ cluster_options = options.join(
     options.value(
         "--cluster",
         metavar="NAME",
-        help="torchrun, slurm, mpi or k8s, with this command in every process; ssh; or the "
+        help="torchrun, slurm, mpi or k8s, where every process runs this command; ssh; or the "
         "address of a scheduler.",
     ),
     options.value(
@@ -41,27 +41,27 @@ cluster_options = options.join(
         "--cluster-host",
         "host",
         metavar="ADDRESS",
-        help="Address of this machine for the workers, if it is not found automatically.",
+        help="Address of this machine for the workers, if it is not detected.",
     ),
     options.parsed(
         "--hosts",
         parse=lambda text, flag: text.split(","),
         metavar="A,B",
-        help="For ssh: host, user@host or user@host:port.",
+        help="For ssh, each as host, user@host or user@host:port.",
     ),
     options.value("--ssh", metavar="COMMAND", help="The ssh command with its options."),
     options.value(
         "--remote-python",
         metavar="PATH",
         default="python3",
-        help="Python of the hosts, with zindex installed.",
+        help="Python on the hosts, with zindex installed.",
     ),
 )
 
 
 @click.group()
 def cluster() -> None:
-    """Start, show and stop a Dask cluster by hand."""
+    """Start, inspect and stop a Dask cluster manually."""
 
 
 @cluster.command()
@@ -70,7 +70,7 @@ def cluster() -> None:
     "--host", metavar="ADDRESS", help="Address on which the scheduler listens. [default: loopback]"
 )
 @options.first_choice(
-    "--encryption", ["tls", "none"], "With none, anyone who reaches the scheduler can run code."
+    "--encryption", ["tls", "none"], "With none, anyone who can connect can execute code."
 )
 @options.value("--dashboard", type=int, metavar="PORT", help="Serve Dask's dashboard on loopback.")
 @_worker_options
@@ -114,12 +114,12 @@ def status(folder: str) -> tuple[dict[str, Any], str]:
 @_folder
 @click.pass_context
 def down(context: click.Context, folder: str) -> None:
-    """End the cluster of FOLDER on all machines."""
+    """Stop the cluster of FOLDER on all machines."""
     from zindex.cluster.manual import stop_all
 
     left = stop_all(folder)
     for node in left:
-        click.echo(f"{node} has not ended", err=True)
+        click.echo(f"{node} has not stopped", err=True)
     context.exit(1 if left else 0)
 
 

@@ -1,6 +1,6 @@
 """The command line: each command parses, calls one function and prints one summary.
 
-Heavy modules are imported inside the commands, so that ``zindex --help`` answers at once.
+Heavy modules are imported inside the commands, which keeps ``zindex --help`` fast.
 """
 
 import errno
@@ -29,7 +29,7 @@ from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
 from zindex.inspection.tables.formatting import count_noun
 
-# Errors of the system that the user can mend: a wrong path, missing permissions, a full disk.
+# System errors that the user can fix: a wrong path, missing permissions, a full disk.
 _REFUSALS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT),
@@ -43,7 +43,7 @@ class _InterruptedError(click.ClickException):
     word = "interrupted"
 
     def __init__(self) -> None:
-        super().__init__(f"{self.word}; what is finished is kept: run the same command to go on")
+        super().__init__(f"{self.word}; finished work is kept, run the same command to resume")
 
     def show(self, file: Any = None) -> None:
         """Print one line."""
@@ -51,20 +51,20 @@ class _InterruptedError(click.ClickException):
 
 
 class _TerminatedError(_InterruptedError):
-    """The signal by which schedulers end jobs."""
+    """SIGTERM, by which schedulers end jobs."""
 
     exit_code = 128 + signal.SIGTERM
     word = "terminated"
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """End the command; what libraries log of tasks that it had begun is no news."""
+    """Interrupt the command, and silence what libraries log about its cancelled tasks."""
     logging.disable()
     raise KeyboardInterrupt(number)
 
 
 class _Group(click.Group):
-    """A group that prints zindex's own errors and refused files as one line.
+    """A group that prints zindex's errors and common system errors as one line.
 
     Other exceptions keep their traceback.
     """
@@ -127,9 +127,9 @@ def _show_logs(verbose: bool) -> None:
 @click.argument("run_file", metavar="RUN.yaml")
 @options.summary()
 def plan(run_file: str) -> tuple[dict[str, Any], str]:
-    """Show what a run needs and which parts of it are built.
+    """Show the plan of a run and which parts of it are built.
 
-    Writes nothing. RUN.yaml names the datasets, with weights, tokens or epochs for a blend.
+    Writes nothing. RUN.yaml lists the datasets, with weights, tokens or epochs for a blend.
     """
     from zindex.config import load_config
     from zindex.inspection.tables.journal_table import report_edits
@@ -153,9 +153,9 @@ def plan(run_file: str) -> tuple[dict[str, Any], str]:
 def build(
     run_file: str, timeline: str | None, **settings: Any
 ) -> tuple[dict[str, Any], str] | None:
-    """Build every index and every blend of a run.
+    """Build all indices and blends of a run.
 
-    Resumes from finished shards, also those of an interrupted build.
+    Resumes an interrupted build from its finished shards.
     """
     from zindex.config import load_config
     from zindex.indexing.run import build as run
@@ -176,7 +176,7 @@ def _summarise(config: Any, results: Any, seconds: float) -> tuple[dict[str, Any
     indices: list[dict[str, Any]] = []
     blends: list[dict[str, Any]] = []
     for (dataset, split), result in results.items():
-        # Packing determines its number of samples; other indices know it from their plan.
+        # A packed index has its number of samples in its attributes, others in their plan.
         numbers = result.store.attributes | result.store.spec
         fact = {
             "split": split,
@@ -199,7 +199,7 @@ def _summarise(config: Any, results: Any, seconds: float) -> tuple[dict[str, Any
     return {"indices": indices, "blends": blends, "seconds": seconds}, (
         f"{' and '.join(counts)} {verb} built in {config.index}: {num_written} of {num_shards} "
         f"shards were written in {seconds:.1f} s"
-        + (", the others were there" if num_written < num_shards else "")
+        + (", the others already existed" if num_written < num_shards else "")
     )
 
 
@@ -215,7 +215,7 @@ def _summarise(config: Any, results: Any, seconds: float) -> tuple[dict[str, Any
 @options.first_choice(
     "--store",
     ["all", "minimal"],
-    "minimal omits the arrays that the scalable order computes on read.",
+    "minimal omits arrays that readers can compute in the scalable order.",
 )
 @cluster_options
 @options.summary()
@@ -223,10 +223,10 @@ def _summarise(config: Any, results: Any, seconds: float) -> tuple[dict[str, Any
 def prepare_command(
     command_line: tuple[str, ...], kind: Any, order: Any, store: Any, **settings: Any
 ) -> tuple[dict[str, Any], str] | None:
-    """Build every index of a Megatron training ahead of it.
+    """Build all indices of a Megatron training job ahead of time.
 
-    Give the command line of the training unchanged, with its script first; arguments that do not
-    concern data are ignored. The indices are written to its --data-cache-path.
+    Pass the command line of the training job unchanged, starting with its script; arguments that do
+    not concern data are ignored. The indices are written to its --data-cache-path.
     """
     from zindex.megatron.prepare import parse_arguments, prepare
 
@@ -263,10 +263,10 @@ def _check_new_file(path: str) -> None:
 @options.value("--key", metavar="PEM", help="Ed25519 public key that must have signed each store.")
 @options.summary()
 def verify(paths: tuple[str, ...], key: str | None) -> tuple[dict[str, Any], str, int]:
-    """Check every byte of stores.
+    """Verify every byte of stores against checksums.
 
     PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run.
-    Prints one line per damaged file; the exit code is 1 if there is any.
+    Prints one line per damaged file and exits with 1 if there are any.
     """
     from zindex.execution.progress import open_progress
     from zindex.inspection.tables.store_lines import describe_reports
@@ -293,8 +293,8 @@ def verify(paths: tuple[str, ...], key: str | None) -> tuple[dict[str, Any], str
 def sign(paths: tuple[str, ...], key: str) -> tuple[dict[str, Any], str]:
     """Sign committed stores.
 
-    The signature is written next to the plan of each store; readers do not need it, and zindex
-    verify --key checks it. openssl genpkey -algorithm ed25519 -out key.pem makes a key.
+    The signature is written next to the plan of each store. "zindex verify --key" checks it;
+    readers do not need it. Create a key with: openssl genpkey -algorithm ed25519 -out key.pem
     """
     from zindex.store.signature import sign_store
 
@@ -308,16 +308,16 @@ def sign(paths: tuple[str, ...], key: str) -> tuple[dict[str, Any], str]:
 @options.value(
     "--source",
     metavar="PATH",
-    help="Source of the store: the prefix of the .bin/.idx pair of a token store, the token store "
-    "or prefix of an index, the files of records or of keyed tokens.",
+    help="Source of the store: the prefix of a .bin/.idx pair for a token store, a token store or "
+    "prefix for an index, or the files of records or keyed tokens.",
 )
 @options.summary()
 def repair(path: str, source: str | None) -> tuple[dict[str, Any], str]:
     """Rebuild damaged shards of stores.
 
     PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run and
-    their sources. Sound files are not touched; rebuilt shards must equal the committed ones, bit
-    for bit.
+    their sources. Intact files are not modified; rebuilt shards must be bit-identical to the
+    committed ones.
     """
     from zindex.inspection.tables.store_lines import describe_repair
     from zindex.maintenance.repairs.repair import repair as run
@@ -356,7 +356,7 @@ def _read_identifiers(path: str, flag: str) -> dict[str, Any]:
     "dataset_paths",
     metavar="HERE=THERE",
     example="HERE=THERE",
-    help="Path of a dataset in the run, and its path in the Megatron job; repeatable.",
+    help="Path of a dataset in the run and in the Megatron job; repeatable.",
 )
 def export_cache(run_file: str, cache: str | None, **settings: Any) -> None:
     """Write built indices as Megatron Core's .npy caches.
@@ -371,13 +371,13 @@ def export_cache(run_file: str, cache: str | None, **settings: Any) -> None:
 
 
 @main.command()
-@options.flag("--shared", "Keep them in the installed package, for all its users: in an image.")
+@options.flag("--shared", "Store them in the installed package for all users, as in an image.")
 @options.summary(timed=True)
 def warm(shared: bool) -> tuple[dict[str, Any], str]:
-    """Compile the kernels of builds and batches.
+    """Compile kernels ahead of their first use.
 
-    The first build and the first batches on a machine compile them otherwise. They are kept in
-    ~/.cache/zindex, or in NUMBA_CACHE_DIR, for processors of this kind.
+    Otherwise the first build and the first batches on a machine compile them. They are cached in
+    ~/.cache/zindex, or in NUMBA_CACHE_DIR, for this type of processor.
     """
     from zindex.kernels.warm import warm as run
 

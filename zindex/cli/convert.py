@@ -28,16 +28,14 @@ _KEYED_NAMES = (
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("store", metavar="STORE")
-@options.choice("--kind", _KINDS, help="Format. [default: from names]")
-@options.flag("--link", "Keep the tokens in their .bin file and link to it.")
+@options.choice("--kind", _KINDS, help="Input format. [default: from file names]")
+@options.flag("--link", "Leave the tokens in the .bin file and link to it.")
 @options.codec
-@options.value("--chunk-length", type=int, help="Elements of a chunk, the unit of reading.")
-@options.value(
-    "--shard-length", type=int, help="Elements of a shard file, a multiple of the chunk."
-)
+@options.value("--chunk-length", type=int, help="Elements per chunk, the unit of reading.")
+@options.value("--shard-length", type=int, help="Elements per shard file, a multiple of the chunk.")
 @options.flag("--multimodal", "Require a mode for every sequence.")
-@options.value("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
-@options.value("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
+@options.value("--chunk-nbytes", type=int, help="Keyed files: bytes per chunk.")
+@options.value("--shard-nbytes", type=int, help="Keyed files: bytes per shard file.")
 @options.flag("--loose", "Accept h5 and bin files whose keys do not match.")
 @options.mapping(
     "--dtype",
@@ -45,11 +43,11 @@ _KEYED_NAMES = (
     metavar="KEY=DTYPE",
     example="input_ids=int32",
     last=True,
-    help="A key of jsonl files to store, and its dtype; repeatable.",
+    help="Key of a jsonl file to store, with its dtype; repeatable.",
 )
 @options.damage("damaged lines of jsonl files", "the conversion")
 @options.flag("--restart", "Remove an unfinished conversion of jsonl files first.")
-@options.processes("Processes of this machine, for keyed files. [default: one per core for jsonl]")
+@options.processes("Processes on this machine, for keyed files. [default: one per core for jsonl]")
 @options.scheduler
 @options.summary(timed=True)
 @click.pass_context
@@ -61,13 +59,13 @@ def convert(
     kind: str | None,
     **settings: Any,
 ) -> tuple[dict[str, Any], str]:
-    """Convert files of tokens to Zarr.
+    """Convert token files to Zarr.
 
-    SOURCE is the path of a .bin/.idx pair without its suffix, or a quoted glob of such paths. STORE
-    is the store of a single path; for a glob or several paths it is the directory of their stores.
+    SOURCE is the path of a .bin/.idx pair without suffix, or a quoted glob of such paths. For a
+    single path STORE is the new store; otherwise it is the directory of the new stores.
 
-    SOURCE may also be a folder or file of keyed tokens: h5 files, folders of .bin files with their
-    meta.json, or jsonl files with lists of numbers. STORE is then one store of all of them.
+    SOURCE may also be a file or folder of keyed tokens: h5 files, folders of .bin files with a
+    meta.json, or jsonl files with lists of numbers. They are combined into one STORE.
     Resumes from finished shards.
     """
     kind = kind or _find_kind(prefixes)
@@ -195,20 +193,20 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
 @click.argument("store")
 @click.argument("prefix", metavar="TARGET")
 @options.flag("--overwrite", "Replace the files of an earlier export.")
-@options.restart("A corpus: remove an unfinished export to TARGET")
+@options.restart("For a corpus: remove an unfinished export to TARGET")
 @options.choice(
     "--to",
     _KINDS[1:],
     "storage_type",
-    help="Keyed tokens: the format to write. [default: that of their source]",
+    help="For keyed tokens: output format. [default: format of the source]",
 )
 def export(
     store: str, prefix: str, overwrite: bool, restart: bool, storage_type: str | None
 ) -> None:
-    """Write a Zarr store back as its source files.
+    """Export a Zarr store to the format of its source.
 
-    For a corpus TARGET is the path of a .bin/.idx pair without its suffix, which is written byte
-    for byte. For keyed tokens it is a folder that receives every source file or folder.
+    For a corpus, TARGET is the path of a .bin/.idx pair without suffix; the pair is byte-identical
+    to the source. For keyed tokens, TARGET is the folder of the exported files and folders.
     """
     if storage_type is not None or _is_keyed(store):
         from zindex.ingest.keyed.convert_keyed import check_format
@@ -239,21 +237,21 @@ def _is_keyed(store: str) -> bool:
 @click.command("import")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
-@options.choice("--kind", ["jsonl", "tar"], help="Format. [default: from names]")
-@options.repeatable("--field", "fields", metavar="NAME", help="A field to keep; repeatable.")
+@options.choice("--kind", ["jsonl", "tar"], help="Input format. [default: from file names]")
+@options.repeatable("--field", "fields", metavar="NAME", help="Field to import; repeatable.")
 @options.mapping(
     "--dtype",
     "dtypes",
     metavar="NAME=DTYPE",
     example="input_ids=int32",
     last=True,
-    help="A field of flat lists of numbers, and their dtype; repeatable.",
+    help="Field of flat lists of numbers, with their dtype; repeatable.",
 )
 @options.repeatable(
-    "--meta", "meta_names", metavar="NAME", help="A field of .meta.jsonl to join; repeatable."
+    "--meta", "meta_names", metavar="NAME", help="Field of .meta.jsonl to add; repeatable."
 )
-@options.value("--include-dirs", metavar="DIR,...", help="Further folders of tar files to read.")
-@options.value("--part-nbytes", type=int, help="Bytes of a file that one task reads.")
+@options.value("--include-dirs", metavar="DIR,...", help="Additional folders of tar files.")
+@options.value("--part-nbytes", type=int, help="Bytes per task.")
 @options.damage("damaged records", "the import")
 @options.restart("Remove an unfinished import of TARGET")
 @options.record_store
@@ -285,7 +283,7 @@ def import_command(
     return facts, (
         f"{facts['store']}: {facts['num_records']:,} records of "
         f"{count_noun(facts['num_files'], 'file')}, {facts['nbytes']:,} bytes, fields "
-        f"{', '.join(names) or 'none'}{options.left_out(facts['num_skipped'])}"
+        f"{', '.join(names) or 'none'}{options.describe_skipped(facts['num_skipped'])}"
     )
 
 
@@ -307,10 +305,10 @@ def import_command(
 @options.scheduler
 @options.summary(timed=True)
 def merge(sources: tuple[str, ...], target: str, **settings: Any) -> tuple[dict[str, Any], str]:
-    """Write several corpora as one.
+    """Merge several corpora into one.
 
-    SOURCE is the path of a .bin/.idx pair without its suffix, a quoted glob of such paths, a Zarr
-    token store, or a folder of pairs or stores, in the order of their names. TARGET is the path of
+    SOURCE is the path of a .bin/.idx pair without suffix, a quoted glob of such paths, a Zarr token
+    store, or a folder of pairs or stores, merged in order of their names. TARGET is the path of
     the new pair without suffix, or of the new store. Resumes from finished shards.
     """
     from zindex.ingest.merge import merge as run
@@ -325,16 +323,16 @@ def merge(sources: tuple[str, ...], target: str, **settings: Any) -> tuple[dict[
 @click.command()
 @click.argument("prefixes", nargs=-1, required=True, metavar="PREFIX...")
 @options.value(
-    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write the counts to a file."
+    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write to this file."
 )
 @options.scheduler
 def count(prefixes: tuple[str, ...], output: str | None, client: str | None) -> None:
     """Count sequences and documents in Megatron's format.
 
-    PREFIX is the path or URL of a .bin/.idx pair without its suffix, or of a Zarr token store, as
-    the training job names it; a quoted glob of pairs, or a folder of pairs or stores. The JSON
-    object has for each PREFIX the number of sequences and the number of entries of its document
-    index, which is the number of documents plus one.
+    PREFIX is the path or URL of a .bin/.idx pair without suffix or of a Zarr token store, as given
+    to the training job; a quoted glob of pairs; or a folder of pairs or stores. Prints a JSON
+    object with the number of sequences and the number of entries of the document index (the number
+    of documents plus one) for each PREFIX.
     """
     from zindex.ingest.corpora.pairs import count_sequences
     from zindex.io.local import local_path, write_once

@@ -26,18 +26,18 @@ _weights = partial(
 @click.command()
 @click.argument("run_file", metavar="RUN.yaml")
 @options.value(
-    "--at", type=int, metavar="N", help="Position of the edit: samples consumed by then."
+    "--at", type=int, metavar="N", help="Position of the edit: number of samples consumed so far."
 )
 @_weights(
-    "--reweight", "reweight", help="New weight of a dataset; the other weights stay; repeatable."
+    "--reweight", "reweight", help="New weight of a dataset; others are unchanged; repeatable."
 )
 @_weights("--add", "add", help="A new dataset; repeatable.")
 @options.repeatable("--drop", metavar="PATH", help="A dataset to remove; repeatable.")
-@options.parsed("--skip", parse=_parse_range, metavar="START:STOP", help="Positions to leave out.")
+@options.parsed("--skip", parse=_parse_range, metavar="START:STOP", help="Positions to skip.")
 @options.value("--sequence-length", type=int, help="Tokens per sample from that position on.")
 @options.value("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
 @options.first_choice("--split", ["train", "valid", "test"], "Split to edit.")
-@options.flag("--verify", "Walk the whole run and prove its edits.")
+@options.flag("--verify", "Check the order of the whole run with its edits.")
 @options.scheduler
 @options.summary()
 def edit(
@@ -45,8 +45,8 @@ def edit(
 ) -> tuple[dict[str, Any], str]:
     """Change a run from a position on, or show its edits.
 
-    RUN.yaml does not change: the edit is appended to the run's journal in its index folder, and
-    applies to every process that opens the run afterwards. Without a change, lists the edits.
+    RUN.yaml stays unchanged: the edit is appended to a journal in the index folder and applied by
+    every process that opens the run afterwards. Without changes, lists the edits.
     """
     from zindex.config import join_path, load_config
     from zindex.inspection.tables.journal_table import entry_json, entry_lines, journal_lines
@@ -71,8 +71,8 @@ def edit(
         report = verify_journal(config, split=split, client=client)
         facts["verified"] = {"num_samples": report.num_samples, "num_skipped": report.num_skipped}
         lines.append(
-            f"verified: {report.num_samples:,} positions have a sample each of their own, "
-            f"{report.num_skipped:,} are left out"
+            f"verified: {report.num_samples:,} positions have distinct samples, "
+            f"{report.num_skipped:,} are skipped"
         )
     return facts, "\n".join(lines)
 
@@ -80,18 +80,18 @@ def edit(
 @click.command("gc")
 @click.argument("folder", metavar="FOLDER")
 @options.repeatable(
-    "--run", "runs", metavar="RUN.yaml", help="All runs that use FOLDER; their stores stay."
+    "--run", "runs", metavar="RUN.yaml", help="All runs that use FOLDER; their stores are kept."
 )
-@options.value("--hours", type=float, default=24.0, help="Least age of what is listed.")
-@options.flag("--remove", "Remove what is listed.")
+@options.value("--hours", type=float, default=24.0, help="Minimum age of listed files.")
+@options.flag("--remove", "Remove the listed files.")
 @options.summary()
 def collect(
     folder: str, runs: tuple[str, ...], hours: float, remove: bool
 ) -> tuple[dict[str, Any], str]:
-    """List, or remove, what no run needs of a folder of stores.
+    """List or remove unused files of a folder of stores.
 
-    These are temporary files of killed writers, unfinished builds and, with --run, finished stores
-    that none of the given runs names.
+    Unused files are temporary files of killed writers, unfinished builds and, with --run, finished
+    stores that none of the given runs uses.
     """
     from zindex.inspection.tables.formatting import format_nbytes
     from zindex.maintenance.garbage import find_garbage, remove_garbage

@@ -20,42 +20,42 @@ from zindex.plan.settings import parse_number
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
-    help="Approximate time to measure, without the compilation of kernels.",
+    help="Approximate duration of the measurement, not counting kernel compilation.",
 )
 @options.parsed(
     "--tokens",
     "num_tokens",
     parse=lambda text, flag: parse_number(text, "tokens", flag),
     default="5T",
-    help="Tokens to forecast for: 300B, 1.5T, 2e12.",
+    help="Total tokens, such as 300B, 1.5T or 2e12.",
 )
 @options.value(
-    "--datasets", "num_datasets", type=click.IntRange(1), default=1000, help="Datasets of it."
+    "--datasets", "num_datasets", type=click.IntRange(1), default=1000, help="Number of datasets."
 )
 @options.value(
     "--document-length",
     type=click.FloatRange(min=1),
     default=800.0,
-    help="Tokens of a document on average.",
+    help="Average tokens per document.",
 )
 @options.parsed(
     "--nodes",
     parse=partial(options.parse_lengths, example="1,10,100"),
     default="1,10,100",
     metavar="N,N",
-    help="Numbers of nodes like this one to forecast for.",
+    help="Numbers of nodes to forecast for.",
 )
 @options.value(
     "--run",
     metavar="RUN.yaml",
-    help="Take tokens, datasets and documents from this run; read its batches if it is built.",
+    help="Use the datasets of this run, and read its batches if it is built.",
 )
 @options.value("--json", "json_file", metavar="FILE", help="Write the figures; - prints them.")
 def bench(folder: str, json_file: str | None, **settings: Any) -> None:
-    """Measure this machine, and forecast builds.
+    """Measure this machine and forecast build times.
 
     FOLDER is the planned folder of the indices: a path, or the URL of an object store. Temporary
-    files in it are removed. Loading is measured too.
+    files in it are removed afterwards. Also measures loading.
     """
     from zindex.inspection.bench.bench import measure
     from zindex.inspection.tables.bench_table import bench_lines
@@ -88,8 +88,8 @@ _count = partial(options.parsed, parse=_parse_count, metavar="N")
 
 @click.command()
 @click.argument("config", type=click.Path(exists=True, dir_okay=False), metavar="CONFIG.yaml")
-@_count("--samples", "num_samples", help="Samples that the run draws: 5M, 2e6.")
-@_count("--tokens", "num_tokens", help="Or tokens that it draws: 300B.")
+@_count("--samples", "num_samples", help="Samples of the run, such as 5M or 2e6.")
+@_count("--tokens", "num_tokens", help="Tokens of the run, such as 300B, instead of samples.")
 @options.mapping(
     "--set",
     "variables",
@@ -102,7 +102,7 @@ _count = partial(options.parsed, parse=_parse_count, metavar="N")
     "--allow-import",
     "imports",
     metavar="MODULE",
-    help="A module whose classes and functions the file may name.",
+    help="Module whose classes and functions the file may use; repeatable.",
 )
 @_count(
     "--read",
@@ -112,7 +112,7 @@ _count = partial(options.parsed, parse=_parse_count, metavar="N")
 @options.value(
     "--tokenizer",
     metavar="FILE",
-    help="A tokenizer.json for texts that CONFIG.yaml does not tokenise.",
+    help="tokenizer.json for text that CONFIG.yaml does not tokenise.",
 )
 @options.value("--ranks", "num_ranks", type=click.IntRange(1), default=1)
 @options.value("--workers", type=click.IntRange(0), default=1, help="Loader workers of each rank.")
@@ -120,11 +120,11 @@ _count = partial(options.parsed, parse=_parse_count, metavar="N")
     "--sequence-lengths",
     parse=partial(options.parse_lengths, example="2048,4096"),
     metavar="N,N",
-    help="Candidates to compare. [default: powers of two]",
+    help="Sequence lengths to compare. [default: powers of two]",
 )
 @options.scheduler
-@options.processes("Processes of this machine. [default: one per core, one for little data]")
-@options.value("--figure", metavar="FILE", help="Draw the report as .svg, .png or .pdf.")
+@options.processes("Processes on this machine. [default: one per core, one for small inputs]")
+@options.value("--figure", metavar="FILE", help="Plot the report to a .svg, .png or .pdf file.")
 @options.summary()
 def lengths(
     config: str,
@@ -138,9 +138,9 @@ def lengths(
     figure: str | None,
     **settings: Any,
 ) -> tuple[dict[str, Any], str]:
-    """Count the samples of streamed sources, with advice.
+    """Count samples of streaming sources and recommend settings.
 
-    CONFIG.yaml describes a MergedDataset, or one dataset. Writes nothing but the figure.
+    CONFIG.yaml describes a MergedDataset or a single dataset. Only the figure is written.
     """
     if find_spec("torch") is None:
         raise ConfigError("streams need torch, which is not installed; install zindex[streaming]")

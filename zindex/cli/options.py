@@ -1,7 +1,7 @@
 """Options, parsers and output that several commands share.
 
-An option has the name and the type of the argument that it becomes, so that a command may pass its
-options on as they are.
+An option has the name and type of the argument that it becomes, so that commands can pass their
+options on unchanged.
 """
 
 import json
@@ -37,8 +37,8 @@ def flag(name: str, help: str) -> Decorator:
 
 
 def restart(remove: str) -> Decorator:
-    """Return the option ``--restart`` of a command that one process runs at a time."""
-    return flag("--restart", f"{remove} first; no other may be running there.")
+    """Return the option ``--restart`` of a command that only one process may run at a time."""
+    return flag("--restart", f"{remove} first; no other process may be writing to it.")
 
 
 def repeatable(flag: str, *names: str, metavar: str, help: str) -> Decorator:
@@ -73,7 +73,7 @@ def join(*options: Decorator) -> Decorator:
 
 def damage(what: str, effect: str) -> Decorator:
     """Return the option ``--on-damage`` of a command."""
-    help = f"Whether {what} stop {effect}, or are left out and counted."
+    help = f"Whether {what} stop {effect}, or are skipped and counted."
     return first_choice("--on-damage", ["error", "skip"], help)
 
 
@@ -83,7 +83,7 @@ scheduler = value(
     "--scheduler",
     "client",
     metavar="ADDRESS",
-    help="Dask scheduler, such as tcp://10.0.0.1:8786; by default this machine does the work.",
+    help="Dask scheduler, such as tcp://10.0.0.1:8786; runs on this machine by default.",
 )
 
 
@@ -92,20 +92,20 @@ def processes(help: str) -> Decorator:
     return value("--processes", "num_processes", type=click.IntRange(1), help=help)
 
 
-#: Of commands that write records: chunks, shards and where the work runs.
+#: Options of commands that write records: chunks, shards and where the work runs.
 record_store = join(
     codec,
     value("--chunk-nbytes", type=int, default=1 << 16, help="Bytes read at once."),
     value("--shard-nbytes", type=int, default=1 << 26, help="Bytes per file."),
     scheduler,
-    processes("Processes of this machine. [default: one per core, one for little data]"),
+    processes("Processes on this machine. [default: one per core, one for small inputs]"),
 )
 
 
 def summary(*, timed: bool = False) -> Decorator:
-    """Add ``--json`` to a command that returns its facts, its text and perhaps an exit code.
+    """Add ``--json`` to a command that returns facts, a text and optionally an exit code.
 
-    Prints the facts, with the command's seconds if ``timed``, or the text.
+    Prints the text or, as JSON, the facts, with the duration of the command if ``timed``.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,7 +128,7 @@ def summary(*, timed: bool = False) -> Decorator:
 
 
 def choose_processes(scheduler: str | None, num_processes: int | None) -> int | None:
-    """Return the number of local processes, 0 for a choice by size, unless the user chose."""
+    """Return the number of local processes; 0 chooses by size unless the user chose."""
     return 0 if scheduler is None and num_processes is None else num_processes
 
 
@@ -183,7 +183,7 @@ def parse_lengths(text: str, flag: str, *, example: str) -> list[int]:
 
 
 def refuse(context: click.Context, names: Sequence[str], why: str) -> None:
-    """Refuse options that are given with another value than their default."""
+    """Raise if any of these options was given with a value other than its default."""
     for parameter in context.command.params:
         name = parameter.name or ""
         is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
@@ -192,7 +192,7 @@ def refuse(context: click.Context, names: Sequence[str], why: str) -> None:
 
 
 def describe_records(store: Any) -> dict[str, Any]:
-    """Return the facts of a store of records that all summaries have."""
+    """Return the facts common to all summaries of record stores."""
     return {
         "store": str(store.root),
         "fingerprint": store.fingerprint,
@@ -202,6 +202,6 @@ def describe_records(store: Any) -> dict[str, Any]:
     }
 
 
-def left_out(count: int) -> str:
+def describe_skipped(count: int) -> str:
     """Return the end of a sentence on damaged records, if there are any."""
-    return f"; {count:,} damaged records or files were left out" if count else ""
+    return f"; {count:,} damaged records or files were skipped" if count else ""

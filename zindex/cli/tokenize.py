@@ -1,4 +1,4 @@
-"""``zindex tokenize``: texts and dialogues to token stores and corpora."""
+"""``zindex tokenize``: text and conversations to token stores and corpora."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _RECORD_NAMES = (
 
 
 def _parse_token(text: str, flag: str) -> bool | int | str:
-    """Return a token by id or text; True is the tokenizer's own, False none."""
+    """Return a token by id or text; True is the tokenizer's default, False none."""
     if text in ("auto", "none"):
         return text == "auto"
     return int(text) if text.isdecimal() else text
@@ -31,21 +31,21 @@ _text_options = options.join(
         "columns",
         multiple=True,
         metavar="NAME=FIELD",
-        help="The field with a value, such as prompt=question; repeatable. For pretrain just the "
-        "field with the text, such as content.",
+        help="Field that holds a value, such as prompt=question; repeatable. For pretrain, the "
+        "text field, such as content.",
     ),
     options.mapping(
         "--role",
         "roles",
         metavar="ROLE=NAME",
         example="gpt=assistant",
-        help="A role of the template and its name in the data; repeatable.",
+        help="Role of the template and its name in the data; repeatable.",
     ),
     options.value(
         "--chat-template",
         metavar="NAME|FILE",
         help="chatml, plain, the name of a template of the tokenizer, or a file. [default: the "
-        "tokenizer's template]",
+        "template of the tokenizer]",
     ),
     options.mapping(
         "--variable",
@@ -53,7 +53,7 @@ _text_options = options.join(
         metavar="NAME=JSON",
         example="enable_thinking=false, or 'name=\"text\"' for a text",
         parse=json.loads,
-        help="A further variable of the template; repeatable.",
+        help="Additional template variable; repeatable.",
     ),
     options.value("--date", metavar="YYYY-MM-DD", help="The current date in the template."),
 )
@@ -63,21 +63,19 @@ _token_options = options.join(
         multiple=True,
         default=("assistant",),
         metavar="ROLE",
-        help="A role whose messages are targets; headers are targets too, except the assistant's; "
+        help="Role whose messages are targets, including their headers except for the assistant; "
         "repeatable.",
     ),
     options.first_choice(
         "--turns", ["all", "last"], "Whether all of these messages are targets or only the last."
     ),
-    options.value("--max-length", type=click.IntRange(1), help="Truncate sequences to this."),
-    options.first_choice(
-        "--keep", ["start", "end"], "The end of a truncated sequence that is kept."
-    ),
+    options.value("--max-length", type=click.IntRange(1), help="Truncate longer sequences."),
+    options.first_choice("--keep", ["start", "end"], "Which end of a truncated sequence to keep."),
     options.parsed(
         "--append-eod",
         parse=_parse_token,
         metavar="auto|none|TOKEN",
-        help="Token after each document, by id or text; auto is the tokenizer's eos_token. "
+        help="Token to append to each document, by id or text; auto is the tokenizer's eos_token. "
         "[default: auto; none with --split-sentences]",
     ),
     options.parsed(
@@ -85,35 +83,35 @@ _token_options = options.join(
         parse=_parse_token,
         default="none",
         metavar="auto|none|TOKEN",
-        help="Token before each document; auto is the tokenizer's bos_token.",
+        help="Token to prepend to each document; auto is the tokenizer's bos_token.",
     ),
     options.first_choice(
         "--position-ids",
         ["doc_reset", "none"],
-        "For sft: positions from 0 in each dialogue, or none.",
+        "For sft: positions that restart at 0 in each conversation, or none.",
     ),
     options.value(
         "--token-dtype",
-        help="Dtype of the ids. [default: int32; for pretrain uint16 if the vocabulary fits]",
+        help="Dtype of the token ids. [default: int32; for pretrain uint16 if the vocabulary fits]",
     ),
     options.first_choice(
         "--special-in-text",
         ["parse", "refuse"],
-        "Whether special tokens in a text become tokens or count as damage.",
+        "Whether special tokens in text become tokens or count as damage.",
     ),
 )
 _tokenizer_options = options.join(
     options.value(
         "--tokenizer",
         metavar="PATH",
-        help="A tokenizer.json, a SentencePiece .model, a .tiktoken file, a vocab.txt of "
-        "WordPiece, or a folder with one.",
+        help="tokenizer.json, SentencePiece .model, .tiktoken file, WordPiece vocab.txt, or a "
+        "folder with one of them.",
     ),
     options.value(
         "--tokenizer-type",
         metavar="TYPE",
-        help="Type, if the name is ambiguous: huggingface, sentencepiece, tiktoken, wordpiece, "
-        "bpe, byte-level, null, or Megatron's name of one.",
+        help="Type, if the path is ambiguous: huggingface, sentencepiece, tiktoken, wordpiece, "
+        "bpe, byte-level, null, or a tokenizer type of Megatron.",
     ),
     options.mapping(
         "--tokenizer-option",
@@ -121,7 +119,7 @@ _tokenizer_options = options.join(
         metavar="NAME=JSON",
         example="lower_case=false, or 'name=\"text\"' for a text",
         parse=json.loads,
-        help="An argument of the tokenizer, such as lower_case=false; repeatable.",
+        help="Argument of the tokenizer, such as lower_case=false; repeatable.",
     ),
 )
 _corpus_options = options.join(
@@ -131,13 +129,13 @@ _corpus_options = options.join(
     options.flag(
         "--split-sentences", "For pretrain: each sentence becomes a sequence, as BERT and T5 need."
     ),
-    options.value("--language", default="en", help="Language of the texts, for sentences."),
+    options.value("--language", default="en", help="Language, for sentence splitting."),
     options.flag("--overwrite", "With --to bin: replace an existing pair."),
 )
 _work_options = options.join(
-    options.value("--part-nbytes", type=click.IntRange(1), help="Bytes that one task reads."),
-    options.damage("damaged records", "the work"),
-    options.restart("Remove unfinished work at TARGET"),
+    options.value("--part-nbytes", type=click.IntRange(1), help="Bytes per task."),
+    options.damage("damaged records", "the command"),
+    options.restart("Remove unfinished output at TARGET"),
     options.record_store,
 )
 
@@ -150,8 +148,8 @@ _work_options = options.join(
     "train_type",
     type=click.Choice(["seq", "sft", "dpo", "grpo", "pretrain"]),
     required=True,
-    help="Kind of training data: documents, dialogues, pairs or groups of answers, or a corpus "
-    "for pre-training.",
+    help="Type of training data: documents (seq), conversations (sft), preference pairs (dpo), "
+    "groups of answers (grpo), or a corpus (pretrain).",
 )
 @_tokenizer_options
 @_text_options
@@ -172,11 +170,10 @@ def tokenize_command(
     columns: tuple[str, ...],
     **settings: Any,
 ) -> tuple[dict[str, Any], str]:
-    """Tokenise texts or dialogues into a store.
+    """Tokenise text or conversations.
 
-    SOURCE is a jsonl or Parquet file, a text file that is one document, a folder or a brace
-    pattern, on a file system or in an object store. TARGET is the store. Resumes from finished
-    shards.
+    SOURCE is a jsonl or Parquet file, a text file with one document, a folder or a brace pattern,
+    on a file system or in an object store. TARGET is the new store. Resumes from finished shards.
     """
     given = _open_tokenizer(tokenizer, tokenizer_type, tokenizer_options)
     is_corpus = train_type == "pretrain"
@@ -212,7 +209,7 @@ def _make_store(
     values = ", ".join(f"{count:,} in {name}" for name, count in facts["num_values"].items())
     return facts, (
         f"{facts['store']}: {facts['num_records']:,} records for {train_type}, values: "
-        f"{values or 'none'}{options.left_out(facts['num_skipped'])}"
+        f"{values or 'none'}{options.describe_skipped(facts['num_skipped'])}"
     )
 
 
@@ -229,7 +226,8 @@ def _make_corpus(
     made = tokenize_corpus(source, target, grid=own, **settings)
     return asdict(made), (
         f"{made.place}: {made.num_tokens:,} tokens ({made.token_dtype}) in {made.num_documents:,} "
-        f"documents and {made.num_sequences:,} sequences{options.left_out(made.num_skipped)}"
+        f"documents and {made.num_sequences:,} sequences"
+        f"{options.describe_skipped(made.num_skipped)}"
     )
 
 
@@ -248,7 +246,7 @@ def _open_tokenizer(path: str | None, kind: str | None, settings: dict[str, Any]
 
 
 def _refuse_others(context: click.Context, others: Sequence[str], train_type: str, to: str) -> None:
-    """Refuse options that do not apply to the kind of training."""
+    """Raise if options are given that do not apply to the type of training."""
     what = f"--for {train_type}"
     if train_type == "pretrain":
         others = (*others, "codec" if to == "bin" else "overwrite")
