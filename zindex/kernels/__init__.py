@@ -2,5 +2,5 @@
 
 import time
 
-#: When this process began to import kernels, in seconds since the epoch.
+#: Time at which this process began to import kernels, in seconds since the epoch.
 IMPORTED = time.time()

@@ -1,15 +1,15 @@
-"""Compiled kernels on disk: the processes of a user compile each kernel once.
+"""On-disk cache of compiled kernels, shared by the processes of a user.
 
-A file holds one kernel compiled for one signature, and its name is a hash of all that its code
-depends on: the sources of every kernel, the versions of numba and Python, the processor. A change
-of any of them therefore leads to other files. Numba's own cache looks at the source of one file
-only, although helpers of other files are inlined, and keeps an index per function, in which
-concurrent writers can exchange their entries. Processes that need the same kernel at the same time,
-such as loader workers, wait for the one that compiles it.
+A file holds one kernel compiled for one signature. Its name is a hash of everything that the code
+depends on: the sources of all kernels, the versions of numba and Python, and the processor. Numba's
+own cache only considers the source file of the kernel, although helpers of other files are inlined,
+and keeps an index per function, in which concurrent writers can swap their entries. If several
+processes need the same kernel at the same time, such as loader workers, one compiles it and the
+others wait.
 
-Reading a file executes code, so directories must be owned by this user, root or the owner of
-zindex itself, and writable by that owner only. Others are ignored. Files are written under
-temporary names, renamed, and begin with a checksum: a damaged one leads to a compilation.
+Loading a file executes code, so directories must be owned by this user, root or the owner of zindex
+itself, and be writable by that owner only; others are ignored. Files are written under temporary
+names, renamed, and begin with a checksum: a damaged file is recompiled.
 """
 
 import fcntl
@@ -40,13 +40,13 @@ used: set[Path] = set()
 logger = logging.getLogger(__name__)
 
 _NUM_VERSIONS = 8
-#: Seconds to wait for a process that compiles the same kernel, which may have been stopped.
+#: Seconds to wait for a process that compiles the same kernel; it may be suspended.
 _LONGEST_WAIT = 60.0
 _DIGEST_NBYTES = hashlib.sha256().digest_size
 
 
 def _owners() -> set[int]:
-    """Return the users who decide anyway what this process executes."""
+    """Return the users who already control what this process executes."""
     return {0, os.geteuid(), os.stat(__file__).st_uid}
 
 
@@ -66,7 +66,7 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _read(folder: Path, name: str) -> bytes | None:
-    """Return what a file holds, or None if there is no undamaged one that can be trusted."""
+    """Return the content of a file, or None if it is missing, damaged or untrusted."""
     with suppress(OSError), _opened(folder) as descriptor:
         with open(name, "rb", opener=partial(os.open, dir_fd=descriptor)) as file:
             digest, content = file.read(_DIGEST_NBYTES), file.read()
@@ -77,7 +77,7 @@ def _read(folder: Path, name: str) -> bytes | None:
 
 
 def _create(folder: Path) -> None:
-    """Create a directory of kernels, and remove those of old versions."""
+    """Create a cache directory, and remove those of old versions."""
     if not folder.exists():
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o755 if _folders.chosen else 0o700, exist_ok=True)
@@ -89,7 +89,7 @@ def _create(folder: Path) -> None:
 
 
 def _write(folder: Path, name: str, content: bytes) -> None:
-    """Write a file atomically, unless another process already has."""
+    """Write a file atomically, unless another process already did."""
     _create(folder)
     if _read(folder, name) is not None:
         return
@@ -114,7 +114,7 @@ _claims: dict[str, tuple[int, Path]] = {}
 def _claim(name: str) -> bool:
     """Return whether this process may compile a kernel: False while another one does.
 
-    The lock of a process that was killed is free. Where files cannot be locked, all compile.
+    The lock of a killed process is released. If files cannot be locked, every process compiles.
     """
     for folder in _folders.folders():
         with suppress(OSError):
@@ -135,7 +135,7 @@ def _claim(name: str) -> bool:
 
 
 def release(name: str) -> None:
-    """Let other processes compile a kernel, if this one was to."""
+    """Release the claim of this process on a kernel."""
     if name in _claims:
         lock, folder = _claims.pop(name)
         with suppress(OSError), _opened(folder) as parent:
@@ -144,16 +144,16 @@ def release(name: str) -> None:
 
 
 def release_all() -> None:
-    """End the claims of compilations that have failed."""
+    """Release the claims of failed compilations."""
     for name in [*_claims]:
         release(name)
 
 
 @lru_cache(maxsize=1)
 def _announce() -> None:
-    """Explain to a user at a terminal, once, what takes seconds."""
+    """Print a message at a terminal, once, that kernels are being compiled."""
     if sys.stderr.isatty():
-        # Python shows warnings where a script has not set up logging.
+        # Python prints warnings even if a script has not set up logging.
         level = logging.INFO if logger.hasHandlers() else logging.WARNING
         logger.log(
             level, "compiling kernels, once per machine; zindex warm compiles the common ones"
@@ -202,13 +202,13 @@ class KernelCache(NullCache):  # type: ignore[misc]
         for folder in _folders.folders():
             if (content := _read(folder, name)) is not None:
                 rtsys.initialize(context)
-                # Whatever another version of a library makes of it, it can be compiled.
+                # A file that another version of a library cannot load is recompiled.
                 with suppress(Exception):
                     return CompileResult._rebuild(context, *pickle.loads(content))
         return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Write the result of a compilation where that is possible."""
+        """Write the result of a compilation, if possible."""
         name = self._file(signature, result.target_context)
         if not result.library.has_dynamic_globals:
             content = dumps(result._reduce())

@@ -16,18 +16,18 @@ from zindex.kernels import IMPORTED
 
 _PACKAGE = Path(__file__).parent
 
-#: How the name of a directory of compiled kernels begins; a hash of what compiled them follows.
+#: Prefix of the names of cache directories, followed by a hash of what compiled the kernels.
 PREFIX = "kernels-"
 
-#: The directory of kernels for all users of the package, in images for example.
+#: Directory of kernels shared by all users of the package, for images.
 SHARED = _PACKAGE / "__pycache__"
 
-#: Where kernels are read and written instead of the user's directories.
+#: Environment variable that overrides the user's directories.
 chosen: Path | None = None
 
 
 def folders() -> list[Path]:
-    """Return the directories of compiled kernels: where they are read first, and written first.
+    """Return the cache directories, in the order in which they are read and written.
 
     They are below ``NUMBA_CACHE_DIR`` if it is set, else in the user's cache directory or, if that
     cannot be written, in the temporary one; `SHARED` is read if it exists. Empty if sources changed
@@ -51,7 +51,7 @@ def folders() -> list[Path]:
 
 @lru_cache(maxsize=1)
 def _version(sources: tuple[tuple[Path, int, int], ...]) -> str:
-    """Return a hash of the sources of all kernels and of what compiles them."""
+    """Return a hash of the sources of all kernels and of the compiler."""
     options = {
         name: value
         for name, value in sorted(os.environ.items())
@@ -65,5 +65,5 @@ def _version(sources: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def name_kernel(function: Callable[..., Any]) -> str:
-    """Return how the names of a kernel's files begin."""
+    """Return the prefix of the file names of a kernel."""
     return f"{function.__module__}.{function.__qualname__}"

@@ -35,7 +35,7 @@ from zindex.kernels._jit import (
     store_lanes,
 )
 
-#: Padding lanes, below all others.
+#: Padding lanes, lower than all others.
 NO_LANES = np.full(WIDTH, -np.inf)
 
 #: Attempts to find a bound before a level gets fewer lanes than its target.
@@ -307,7 +307,7 @@ def run_blend(blend: _Arrays, start: int, dataset: Int32Array, sample: Int64Arra
             continue
         if depth == deepest:
             done = _draw_window(blend, depth, position, dataset, sample, done)
-        # This level has no certain draw left. If it never had one, opening it again is no use.
+        # No certain draw is left in this level. If it never had one, reopening it is pointless.
         stuck = levels[depth, START] == start + done
         if depth > 0:
             depth = _close(blend, depth)

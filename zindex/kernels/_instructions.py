@@ -157,7 +157,7 @@ def find_bit(builder: Any, bits: Any) -> Any:
     return builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
 
 
-#: pread(2). An external symbol and no ctypes function, so that the kernel can be cached.
+#: pread(2), as an external symbol instead of a ctypes function so that kernels can be cached.
 pread: Any = types.ExternalFunction(
     "pread", types.intp(types.int32, types.voidptr, types.uintp, types.int64)
 )
@@ -254,5 +254,5 @@ stream_labels_int32: Any = _label_stream(types.int32)
 
 @instruction(lambda: types.void())
 def fence(builder: Any) -> None:
-    """Order all writes before it before all later ones, for other threads."""
+    """Make all earlier writes visible to other threads before all later ones."""
     builder.fence("seq_cst")

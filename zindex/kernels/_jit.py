@@ -45,7 +45,7 @@ class Late:
     Parameters
     ----------
     resolve
-        Returns what it stands for.
+        Returns the intrinsic that it stands for.
     """
 
     def __init__(self, resolve: Callable[[], Any]) -> None:
@@ -75,14 +75,14 @@ class _Kernel(Late):
         return getattr(self.resolve(), name)
 
     def _build(self) -> Any:
-        """Return the dispatcher; numba compiles what it finds in the globals at its first call."""
+        """Return the dispatcher; numba compiles the globals that exist at its first call."""
         with _lock:
             if self._dispatcher is None:
                 names = self.py_func.__globals__
                 _replace_names(names, [self.py_func.__code__])
                 self._dispatcher = _make_dispatcher(self.py_func, self._options)
                 if names.get(self.__name__) is self:
-                    names[self.__name__] = self._dispatcher  # later calls take no detour
+                    names[self.__name__] = self._dispatcher  # later calls skip this
             return self._dispatcher
 
 
@@ -105,7 +105,7 @@ def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
     dispatcher: Any = njit(nogil=True, **options)(function)
     if function.__module__.startswith(f"{__package__}."):
         dispatcher._cache = KernelCache(function)
-    # Extensions of numba's types, which other packages register, are of no use to kernels.
+    # Kernels do not need the extension types that other packages register with numba.
     dispatcher._compilation_chain_init_hook = lambda: None
     compile_for_args = dispatcher._compile_for_args
 
@@ -113,7 +113,7 @@ def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
         """Compile under locks.
 
         Numba's own lock does not cover the work before and after a compilation, where two threads
-        that call their first kernels have raced on a dictionary of its types.
+        that called their first kernels raced on a dictionary of its types.
         """
         with _lock, global_compiler_lock:
             try:

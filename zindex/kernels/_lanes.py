@@ -109,7 +109,7 @@ def draw_largest(builder: Any, error: Any, weight: Any, count: Any, after: Any) 
     top = _spread_largest(builder, error)
     mask = builder.fcmp_ordered("==", error, top)
     raised = builder.fadd(count, ir.Constant(_VECTOR, [1.0] * WIDTH))
-    # Both outcomes are evaluated speculatively.
+    # Compute both outcomes speculatively.
     changed, unchanged = (_errors(builder, weight, one, after) for one in (raised, count))
     return [
         builder.extract_element(top, cgutils.int32_t(0)),

@@ -106,7 +106,7 @@ def read_samples(
     loss_mask: Float32Array,
     next_sample: Int64Array,
 ) -> int:
-    """Fill in samples of one dataset until one cannot simply be read; return how many are done.
+    """Fill in samples of one dataset until one needs the caller; return the number done.
 
     Several threads may call this with the same arguments, except scratch memory and decoder: each
     sample is done by one of them.
@@ -131,7 +131,7 @@ def read_samples(
     stride
         Bytes from one row of ``scratch`` to the next; 0 to fill the tensors instead.
     decoder
-        Address of a decoder, as of `zindex.kernels.gather`; of each thread its own.
+        Address of a decoder, as of `zindex.kernels.gather`; one per thread.
     tokens, labels, loss_mask
         Shape (rows, length): int64, int64 and float32; filled. Padding becomes id 0 with loss
         weight 0; without an extra token, so does the last label.
@@ -141,8 +141,9 @@ def read_samples(
     Returns
     -------
     count
-        Samples done by this call. If all threads together did fewer than all samples, one is not
-        full, needs a file opened or a chunk verified, or is damaged; no more samples are claimed.
+        Samples done by this call. If all threads together did fewer than all samples, one sample is
+        partial, needs a file opened or a chunk verified, or is damaged; no more samples are
+        claimed.
     """
     length = tokens.shape[1]
     width = length + extra
@@ -205,7 +206,7 @@ def _stream_row(text: int, item: int, extra: int, pad: int, target: Row) -> None
     tokens, labels, loss_mask = target
     first, second, third = tokens.ctypes.data, labels.ctypes.data, loss_mask.ctypes.data
     nbytes = abs(item)
-    # One target at a time: the processor combines stores to a few cache lines only.
+    # One target at a time: processors combine stores to a few cache lines only.
     for i in range(0, tokens.size, LANES):
         if item == 2:
             stream_uint16(text + nbytes * i, first + 8 * i, pad)

@@ -125,7 +125,7 @@ def _map_range(start: int, offset: int, out: IntegerArray, *fields: Any) -> None
         while filled < count:
             run: Any = min(count - filled, np.int64(low_radix) - np.int64(lower))
             for k in range(run):
-                at = np.uint64(filled + k)  # Negative indices would be checked for.
+                at = np.uint64(filled + k)  # Negative indices would need a check.
                 high[at] = upper
                 low[at] = np.uint32(lower + np.uint32(k))
             filled += run

@@ -109,7 +109,7 @@ def gather_extents(
     scratch_nbytes: int,
     state: Int64Array,
 ) -> bool:
-    """Copy spans of arrays to their targets until one cannot be; return whether all are done.
+    """Copy spans of arrays until one needs the caller; return whether all are done.
 
     Parameters
     ----------

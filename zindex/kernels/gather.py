@@ -69,7 +69,7 @@ def gather(
     decoder: int,
     state: Int64Array,
 ) -> bool:
-    """Read spans until one cannot simply be read; return whether all are done.
+    """Read spans until one needs the caller; return whether all are done.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The greedy blend in numpy, for blends that are drawn sooner than a kernel is loaded.
+"""The greedy blend in numpy, for blends that are computed faster than a kernel is loaded.
 
 Positions are divided into spans, and each step draws one position of every span. The counts before
 a span are guessed and then advanced over some positions, in which greedy draws correct nearly every

@@ -19,25 +19,25 @@ from zindex.kernels.scatter_shuffle import KEY_LENGTH, scatter, shuffle
 
 
 def warm(*, shared: bool = False) -> Path:
-    """Compile the kernels of builds, blends and batches, or find them compiled.
+    """Compile the kernels of builds, blends and batches, or load them from the cache.
 
-    For images, installation steps and home directories that cannot be written later. Other
-    processes on processors of this kind load them; rare kernels are compiled at their first use.
+    For images, installation steps and read-only home directories. Other processes on the same type
+    of processor load the compiled kernels; rare kernels are still compiled at their first use.
 
     Parameters
     ----------
     shared
-        Keep them in the installed package, for all its users; call it in a process of its own.
+        Store them in the installed package, for all its users; call it in a separate process.
 
     Returns
     -------
     folder
-        The directory that keeps them.
+        The directory that holds them.
 
     Raises
     ------
     ConfigError
-        If no directory can keep them.
+        If no directory can be written.
     """
     from zindex.kernels import _cache, _folders
 
@@ -76,7 +76,7 @@ def _compile_common() -> None:
     key = np.ones(KEY_LENGTH, np.uint64)
     scatter(0, 2, 1, key, np.zeros(2, np.uint32))
     shuffle(np.zeros(2, np.uint32), key)
-    # These follow addresses, so they are compiled without a call.
+    # These take addresses as arguments, so they are compiled without a call.
     table, batch = np.zeros((1, GROUP_LENGTH), np.int64), np.zeros((1, 1), np.float32)
     _compile(gather, table, longs, longs, longs, 0, 0, 0, longs)
     rows = table, 0, longs, longs, 0, 0, np.zeros(8, np.uint8), 0, 0

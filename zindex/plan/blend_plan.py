@@ -20,7 +20,7 @@ Shuffle = Literal["keyed", "uniform"]
 #: Version of the blend of each order; bumped when the same plan gives another blend.
 BLEND_VERSIONS: dict[str, int] = {"megatron": 1, "scalable": 1}
 
-#: Megatron's dataset ids are int16; beyond this many datasets ours are int32.
+#: Megatron's dataset ids are int16; with more datasets than this, ours are int32.
 MAX_INT16_DATASETS = 32_767
 MAX_DATASETS = 10**6
 MAX_BLEND_SAMPLES = 2**62
@@ -119,7 +119,7 @@ class BlendPlan(BuildPlan):
         with np.errstate(all="ignore"):
             normalized = np.array(normalize(values.tolist()), np.float64)
         wrong = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-        if not wrong.size:  # next to far larger floats a share is 0, as are all of an infinite sum
+        if not wrong.size:  # next to far larger floats, or of an infinite sum, a share is 0
             wrong = np.flatnonzero(normalized == 0)
         if wrong.size:
             raise PlanError(

@@ -40,7 +40,7 @@ class BlendRequest:
 
         Notes
         -----
-        The number is read as the decimal that was written: 0.7 epochs of 10 tokens are 7.
+        The number is parsed as the decimal that was written: 0.7 epochs of 10 tokens are 7.
         """
         num_tokens = math.floor(Fraction(str(num_epochs)) * tokens_per_epoch)
         return max(0, (num_tokens - self.extra_token) // self.sequence_length)

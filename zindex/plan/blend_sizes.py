@@ -1,8 +1,8 @@
 """Sizes of a run's blends in whole samples, from weights, token budgets, epochs or sizes.
 
-No dataset is opened here. Some blends follow from the configuration alone; the others need the
-tokens of one epoch of each dataset. A blend that draws more of a dataset than its epochs give is an
-error that names the ways out.
+No dataset is opened here. Some blends are determined by the configuration alone; others need the
+number of tokens in one epoch of each dataset. A blend that draws more of a dataset than its epochs
+contain is an error that lists the options.
 """
 
 import math
@@ -207,7 +207,7 @@ class _Resolver:
     def _draw_all(
         self, counts: Sequence[int], capped: Sequence[bool], *, one_epoch: bool = False
     ) -> BlendSizes:
-        """Return a blend of all samples of all datasets that have some."""
+        """Return a blend that draws every sample once, of all datasets that have some."""
         members = tuple(d for d, count in enumerate(counts) if count)
         if not members:
             return _NO_BLEND
@@ -277,8 +277,8 @@ def check_epochs(
 
     Notes
     -----
-    Law: each way out alone ends the shortage of the named dataset.
-    A weighted count is known to within one sample, which is tolerated.
+    Law: each suggested fix alone resolves the shortage of the named dataset. A weighted count is
+    known to within one sample, which is tolerated.
     """
     weights = normalize(shares)
     most = {

@@ -32,7 +32,7 @@ UINT32_MAX = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What decides the index of a dataset: its sequence lengths, not its path."""
+    """Identity of a dataset's index: its sequence lengths, not its path."""
 
     #: SHA-256, in hex, of the sequence lengths.
     length_digest: str
@@ -179,9 +179,9 @@ class CountedPlan(SplitPlan):
     The documents of an epoch are divided into partitions that are counted independently.
     """
 
-    #: Samples wanted at least, in as many whole epochs as it takes; None means one epoch.
+    #: Minimum number of samples, in as many whole epochs as needed; None means one epoch.
     num_requested: int | None = None
-    #: Rows counted together at least, about; other values than the default are for tests.
+    #: Approximate minimum of rows counted together; only tests change the default.
     partition_length: int
 
     @property
@@ -258,7 +258,7 @@ def count_epochs(sample_starts: Int64Array, num_wanted: int | None) -> int | Non
 
 
 def choose_grid(grid: ChunkGrid, num_documents: Sequence[int]) -> ChunkGrid:
-    """Return a grid on which most datasets of a large run are one shard.
+    """Return a grid on which most datasets of a large run are a single shard.
 
     An index of one shard is built by one task from start to commit, together with others. For many
     datasets this saves most of the client's own work.

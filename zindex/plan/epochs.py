@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from zindex.errors import PlanError
 
-#: A last epoch of which less than this share is needed is shuffled separately.
+#: A last epoch of which a smaller share is needed is shuffled separately.
 SEPARATE_SHARE = 0.80
 
 

@@ -1,4 +1,4 @@
-"""The plan of a GPT index: one split of a dataset, its order, and every size that follows."""
+"""The plan of a GPT index: one split of a dataset, its order, and all derived sizes."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -18,7 +18,7 @@ ALGORITHM_VERSIONS: dict[str, int] = {"megatron": 1, "scalable": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class IndexPlan(SplitPlan):
-    """One index: which documents, in which order, cut into which samples, stored how."""
+    """One index: which documents, in which order, divided into which samples, and how stored."""
 
     prefix = "gpt"
     spec_fields = (*SplitPlan.spec_fields, "sequence_length", "extra_token", "drop_last")

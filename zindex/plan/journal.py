@@ -2,9 +2,9 @@
 
 Pure arithmetic. A run is a list of segments, each a span of one blend. An edit at a position ends
 the current segment and continues the run with another blend, whose k-th sample of a dataset is the
-k-th one that no segment before has consumed or skipped. The samples of a dataset are those of its
-sources in order: its index, further passes over it, or the remaining tokens of one of these, cut
-again when the sequence length changed.
+k-th sample that no earlier segment has consumed or skipped. The samples of a dataset are those of
+its sources in order: its index, further passes over it, or the remaining tokens of one of these,
+split again after a change of the sequence length.
 """
 
 import re
@@ -43,7 +43,7 @@ class Change:
 
     @property
     def is_new_plan(self) -> bool:
-        """Whether the run continues with another blend."""
+        """Whether the run continues with a new blend."""
         return bool(self.reweight or self.add or self.drop) or not (
             self.sequence_length is None and self.num_samples is None
         )
@@ -55,22 +55,22 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Samples of a dataset, numbered from 0: an index, or remaining tokens cut again."""
+    """Samples of a dataset, numbered from 0: an index, or remaining tokens that are split again."""
 
     #: Number of the dataset in the run.
     dataset: int
-    #: Samples requested of its index; None for one epoch, or where tokens are cut again.
+    #: Samples requested of its index; None for one epoch, or for tokens that are split again.
     num_requested: int | None
     num_samples: int
     sequence_length: int
     seed: int
-    #: Fingerprint of its index; None where tokens are cut again.
+    #: Fingerprint of its index; None for tokens that are split again.
     index: str | None = None
-    #: The source whose unconsumed samples are cut again; None for an index.
+    #: The source whose unconsumed samples are split again; None for an index.
     parent: int | None = None
     #: The first blend that draws from it.
     blend: int = 0
-    #: Ends of the spans of samples that are shuffled separately, where tokens are cut again.
+    #: Ends of the spans of samples that are shuffled separately, for tokens that are split again.
     windows: tuple[int, ...] = ()
 
 
@@ -90,7 +90,7 @@ class ConsumedFacts:
 class BlendFacts:
     """One blend of a run, and the samples that were consumed before it."""
 
-    #: Datasets that it draws from, in the order of its ids.
+    #: Datasets that it draws from, in order of their ids.
     datasets: tuple[int, ...]
     #: Weights, or the samples of each if all of them are drawn; the other is None.
     weights: tuple[float, ...] | None
@@ -99,7 +99,7 @@ class BlendFacts:
     seed: int
     #: For every source that may still be drawn from, in ascending order.
     consumed: tuple[ConsumedFacts, ...] = field(default=(), metadata=_USED)
-    #: For every source whose tokens were cut again, by the numbers of its index's samples.
+    #: For every source whose tokens were split again, by the numbers of its index's samples.
     cut: tuple[ConsumedFacts, ...] = ()
     #: Name of the store with the bits of ``consumed`` or ``cut``; None if there are none.
     store: str | None = None
@@ -144,7 +144,7 @@ class RunState:
 
     @property
     def is_exhaustive(self) -> bool:
-        """Whether the last blend draws given numbers of samples."""
+        """Whether the last blend draws a fixed number of samples of each dataset."""
         return self.blends[-1].sizes is not None
 
     def to_json(self, num_given: int) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class RunState:
         return state
 
     def check(self) -> None:
-        """Refuse a state that no edit leaves: a number of what is not there, or a gap."""
+        """Refuse a state that no edit can produce, such as a number out of range or a gap."""
         num_datasets, num_sources = len(self.datasets), len(self.sources)
         num_blends = len(self.blends)
         starts = [0, *(item.stop for item in self.segments)]
@@ -250,7 +250,7 @@ def consumed_ranges(state: RunState, blend: int, position: int) -> tuple[list[An
     Returns
     -------
     consumed, skipped
-        Half-open spans of the blend's own positions, all disjoint.
+        Half-open, disjoint spans of the blend's own positions.
     """
     consumed = [
         (item.offset, item.offset + item.stop - item.start)
@@ -360,9 +360,9 @@ def plan_next(
 
     Notes
     -----
-    A blend of given numbers of samples, by tokens, epochs or sizes, stays one until an edit gives a
-    weight: each dataset keeps its remaining samples. Otherwise the rest of the run is divided by
-    weights. A longer sequence length makes fewer samples of the same tokens.
+    A blend with fixed numbers of samples, by tokens, epochs or sizes, remains one until an edit
+    gives a weight: each dataset keeps its remaining samples. Otherwise the rest of the run is
+    divided by weights. A longer sequence length gives fewer samples of the same tokens.
     """
     length = change.sequence_length or state.sequence_length
     weights = list(state.weights)

@@ -12,7 +12,7 @@ from zindex.plan.split import SPLIT_NAMES
 
 RoundKeys = UInt64Array
 
-# Cached keys: a few per dataset and epoch that a process reads.
+# Cached keys: a process reads a few per dataset and epoch.
 _NUM_CACHED = 1 << 14
 
 
@@ -68,7 +68,7 @@ def split_key(
 ) -> RoundKeys:
     """Return the key of a split of a whole run, or of one of its parts.
 
-    It depends on no dataset: a blend is shuffled before any is open.
+    It does not depend on the datasets, so a blend is shuffled before any dataset is opened.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def fill_key(seed: int, split: str, sample: int) -> RoundKeys:
 
 @lru_cache(maxsize=_NUM_CACHED)
 def _draw_keys(seed: int, *spawn_key: int, num_words: int = NUM_ROUNDS) -> RoundKeys:
-    """Return keys from a cache: a reader that computes single rows needs the same ones often."""
+    """Return keys from a cache, since readers of single rows need the same ones repeatedly."""
     sequence = np.random.SeedSequence(seed, spawn_key=spawn_key)
     keys = sequence.generate_state(num_words, KEY_DTYPE).astype(np.uint64, copy=False)
     keys.flags.writeable = False

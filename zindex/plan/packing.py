@@ -49,7 +49,7 @@ class PackingRules:
                 f"max_documents of packing must be a whole number in [1, {MAX_DOCUMENTS:,}], got "
                 f"{show(number)}"
             )
-        if self.long_documents not in list(LONG_DOCUMENTS):  # it may be of a kind without a hash
+        if self.long_documents not in list(LONG_DOCUMENTS):  # it may be of an unhashable type
             raise ConfigError(
                 "long_documents of packing must be 'split', 'truncate' or 'drop', got "
                 f"{show(self.long_documents)}; 'split' loses nothing"
@@ -99,16 +99,16 @@ class PackingPlan(CountedPlan):
 
     @property
     def least_samples(self) -> int:
-        """Least number of samples of an epoch: that without padding.
+        """Least number of samples of an epoch, assuming no padding.
 
-        1 where long documents lose tokens, since nothing is known then.
+        1 if long documents lose tokens, because then no better bound is known.
         """
         lossless = self.rules.long_documents == "split"
         return max(1, -(-self.tokens_per_epoch // self.room)) if lossless else 1
 
     @property
     def num_wanted(self) -> int | None:
-        """Samples wanted, or None if one epoch certainly gives them."""
+        """Samples wanted, or None if one epoch is certainly enough."""
         wanted = self.num_requested
         return None if wanted is None or wanted <= self.least_samples else wanted
 

@@ -19,23 +19,23 @@ _NUMBER = re.compile(
 )
 _UNITS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
 _LARGEST = {"weight": 1e300, "tokens": 1e18, "epochs": 1e6, "max_epochs": 1e6, "surplus": 1.0}
-# Shortens wrong values: with YAML aliases a small file can hold a value too large to print.
+# Truncates wrong values: with YAML aliases a small file can hold a value too large to print.
 _show = reprlib.Repr()
 _show.maxlevel, _show.maxstring, _show.maxother = 3, 100, 100
 
 
 def show(value: Any) -> str:
-    """Return a value for a message, shortened."""
+    """Return a value for a message, truncated."""
     return _show.repr(value)
 
 
 def check_keys(values: Any, kind: type, where: str) -> dict[str, Any]:
-    """Return a mapping as a dict, all of whose keys are fields of a dataclass.
+    """Return a mapping as a dict, after checking that all its keys are fields of a dataclass.
 
     Raises
     ------
     ConfigError
-        If it is no mapping, or has another key.
+        If it is not a mapping, or has another key.
     """
     names = [item.name for item in fields(kind)]
     if not isinstance(values, Mapping):
@@ -99,7 +99,7 @@ def parse_number(value: Any, name: NumberName, where: str) -> Any:
 
 
 def check_number(value: Any, name: NumberName, where: str) -> None:
-    """Check that a setting is a number of its kind and within its bounds.
+    """Check that a setting is a number of its type and within its bounds.
 
     Raises
     ------

@@ -52,7 +52,8 @@ def parse_and_normalize_split(split: str) -> list[float]:
     Notes
     -----
     Megatron Core 0.16 ignores every character but digits and points, so ``"-1,1"`` halves the data
-    and an exponent counts as another number; later versions refuse both, as this function does.
+    and an exponent counts as another number. Later versions raise an error in both cases, as this
+    function does.
 
     Examples
     --------
