@@ -1,7 +1,7 @@
-"""JSON values as instances of annotated types, checked before anything is made of them.
+"""Parse JSON into instances of annotated types, with every value checked.
 
-A digest proves that bytes are those that were written, not that zindex wrote them: whoever forges a
-file computes its digest as well. So no value of a file is used before its type is known.
+A digest proves that bytes are unchanged, not that zindex wrote them: a forger computes the digest
+as well. So the type of every value of a file is checked before the value is used.
 """
 
 import math
@@ -14,16 +14,16 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from zindex.errors import MissingKeyError, StoreError, shorten
 
 T = TypeVar("T")
-#: Metadata of a dataclass field: its name in files, if that is another one.
+#: Metadata of a dataclass field: its name in files, if different.
 STORED = "stored"
-#: Largest size of anything that is stored, in bytes or in elements.
+#: Largest size of anything stored, in bytes or in elements.
 MAX_SIZE = 1 << 62
 # Integers of files: seeds have up to 64 bits, and may be negative.
 _MAX_INTEGER = 1 << 64
 
 
 class Facts(dict[str, Any]):
-    """The object of a file; `MissingKeyError` for a name that it lacks."""
+    """An object of a file; raises `MissingKeyError` for a missing name."""
 
     def __missing__(self, name: str) -> Any:
         raise MissingKeyError(
@@ -33,7 +33,7 @@ class Facts(dict[str, Any]):
 
 
 class _MismatchError(Exception):
-    """What must hold, and what came."""
+    """The requirement, and the actual value."""
 
 
 def parse_as(kind: Callable[..., T], value: Any, where: str) -> T:
@@ -43,10 +43,10 @@ def parse_as(kind: Callable[..., T], value: Any, where: str) -> T:
     ----------
     kind
         A dataclass; ``int``, ``float``, ``bool``, ``str``, ``dict`` or ``list``; or a tuple, dict,
-        union or literal of these. A float is finite. Fields of a dataclass without a default must
-        be there, and there may be no others.
+        union or literal of these. Floats must be finite. Dataclass fields without a default are
+        required, and no other fields are allowed.
     value
-        The value that a file holds.
+        The value from the file.
     where
         The file, for the message.
 
@@ -91,7 +91,7 @@ def _parser(kind: Any) -> Callable[[Any], Any]:
 
 
 def _plain(kind: Any) -> tuple[type, ...]:
-    """Return the types of JSON values that may be of a type."""
+    """Return the types of JSON values that can represent a type."""
     origin = get_origin(kind) or kind
     if origin is float:
         return float, int
@@ -169,7 +169,7 @@ def _dataclass_parser(kind: Any) -> Callable[[Any], Any]:
     hints = {name: known[item.name] for name, item in own.items()}
     parsers = {name: _parser(hint) for name, hint in hints.items()}
     renamed = {name: item.name for name, item in own.items() if name != item.name}
-    # In canonical JSON the names are sorted: most values are then compared all at once.
+    # Names are sorted in canonical JSON, so a single comparison usually suffices.
     names = tuple(sorted(parsers))
     types = tuple(_plain(hints[name])[0] for name in names)
     deep = [name for name in names if hints[name] not in (str, bool)]

@@ -1,7 +1,7 @@
-"""Cache decoded chunks of object stores in a process, with futures of the requested ones.
+"""Per-process cache of decoded chunks of object stores, with futures of pending requests.
 
-A caller that finds a chunk neither cached nor requested claims it, so that no chunk is requested
-twice concurrently.
+A caller that finds a chunk neither cached nor requested claims it, so concurrent callers never
+request a chunk twice.
 """
 
 import os
@@ -46,14 +46,14 @@ class ChunkCache:
         self.reset()
 
     def reset(self) -> None:
-        """Drop everything, as in a new process: a forked child has none of the threads."""
+        """Clear the cache, as in a new process: a forked child has none of the threads."""
         self._lock = threading.Lock()
         self._cached: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._nbytes = 0
         self._requested: dict[Key, Future[Any]] = {}
-        #: Indices of shards whose chunks are known to be regular: four bytes a chunk.
+        #: Indices of shards whose chunks are at regular positions: four bytes per chunk.
         self.regular: dict[Key, Any] = {}
-        #: Of each array the last chunk read, and the number of sequential reads before it.
+        #: For each array, the last chunk read and the number of sequential reads before it.
         self.runs: dict[Any, tuple[int, int]] = {}
         self._counts = dict.fromkeys(ReaderStatistics.__dataclass_fields__, 0)
         #: Threads that wait for answers.
@@ -119,10 +119,10 @@ class ChunkCache:
 
 
 def is_worth_another_try(value: Any) -> bool:
-    """Wait for a future; return whether it failed in a way that a retry may cure.
+    """Wait for a future; return whether it failed in a way that a retry may fix.
 
-    Its request may have preceded the shard, or have been interrupted. Requests to an unavailable
-    store have been retried already.
+    Its request may have been made before the shard was written, or have been interrupted. Requests
+    to an unavailable store have already been retried.
     """
     if not isinstance(value, Future):
         return False
@@ -144,6 +144,6 @@ def reader_statistics(*, reset: bool = False) -> ReaderStatistics:
 def set_chunk_cache(nbytes: int) -> None:
     """Set the limit in bytes of cached chunks from object stores; 0 disables the cache.
 
-    Each loader worker is another process: call this in its ``worker_init_fn``.
+    Each loader worker is a separate process: call this in its ``worker_init_fn``.
     """
     cache.set_limit(nbytes)

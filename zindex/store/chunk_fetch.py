@@ -20,28 +20,28 @@ from zindex.store.chunk_cache import Key, cache, is_worth_another_try
 from zindex.store.receipts import check_receipt
 from zindex.store.shard import REMEDY, ArrayFiles, ShardIndex, decode_chunk, decode_index
 
-#: Chunks at most ``GAP_NBYTES`` apart share a request of at most ``REQUEST_NBYTES``: at 30 ms a
-#: request takes as long as some hundred KiB, but the bytes of the gap are transferred too.
+#: Chunks at most ``GAP_NBYTES`` apart share a request of at most ``REQUEST_NBYTES``: at 30 ms, the
+#: latency of a request equals the transfer of some hundred KiB, but the gap is transferred too.
 GAP_NBYTES, REQUEST_NBYTES = 64 << 10, 4 << 20
-# Bytes that are prefetched for a sequential reader.
+# Bytes to prefetch for a sequential reader.
 _AHEAD_NBYTES = 8 << 20
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteArray:
-    """One array of an object store: one object in a process, as keys of the cache are compared."""
+    """An array of an object store; one object per array, as cache keys compare objects."""
 
     root: ObjectPath
     form: ArrayFiles
-    #: Distinguishes arrays that succeed each other at this place.
+    #: Distinguishes arrays that replace each other at the same location.
     version: str
     #: Whether checksums are verified.
     is_checked: bool
 
     @property
     def is_compressed(self) -> bool:
-        """Whether chunks are located by the shard's index; otherwise that only confirms them."""
+        """Whether the index locates chunks; otherwise it only confirms regular positions."""
         return not self.form.chain.plain
 
     def shard_path(self, shard: int) -> ObjectPath:
@@ -49,7 +49,7 @@ class RemoteArray:
         return _shard_path(self.root, self.form.shard_key(shard))
 
 
-#: Returns the one object of an array.
+#: Returns the single object of an array.
 remote_array = lru_cache(maxsize=1 << 20)(RemoteArray)
 
 
@@ -115,8 +115,8 @@ def _result(value: Any) -> Any:
 def _fetch(keys: Collection[Key]) -> bool:
     """Request claimed chunks, and return whether they will be cached.
 
-    Other threads receive the answers. A long pass over an array must not evict what others read
-    repeatedly, so its chunks are not cached.
+    Other threads receive the results. A long pass over an array must not evict chunks that others
+    read repeatedly, so its chunks are not cached.
     """
     try:
         kept: bool = 4 * sum(array.form.chunk_nbytes for array, _ in keys) <= cache.limit
@@ -125,7 +125,7 @@ def _fetch(keys: Collection[Key]) -> bool:
             shards.setdefault((array, chunk // array.form.chunks_per_shard), []).append(chunk)
         for (array, shard), chunks in shards.items():
             if not array.is_compressed and (array, shard) not in cache.regular:
-                # Arrives with the chunks, not before, and is checked before they are used.
+                # The index is fetched together with the chunks, and checked before they are used.
                 cache.pool.submit(_shard_index, array, shard)
             cache.pool.submit(_fetch_shard, array, shard, sorted(chunks), kept)
     except BaseException as error:
@@ -189,7 +189,7 @@ def _answer(array: RemoteArray, shard: int, requests: list[Request], kept: bool)
                 stored = content[start : start + part.nbytes]
                 values = _decode(array, shard, part, stored, index)
                 if len(request.parts) > 1 and not values.flags.owndata:
-                    values = values.copy()  # a view would keep the whole answer alive
+                    values = values.copy()  # a view would keep the whole response alive
                 left.remove(part.number)
                 cache.complete((array, part.number), values, values.nbytes, kept=kept)
     except BaseException as error:
@@ -204,7 +204,7 @@ def _decode(
     [right] = _locate(array, [part.number], index)
     chunk = part.number % array.form.chunks_per_shard
     if right == part:
-        # Bytes may be corrupted in transit; a second request returns what is stored.
+        # Bytes may be corrupted in transit, so request them once more.
         with suppress(VerificationError):
             return _decode_stored(array, shard, chunk, stored, index)
     [again] = _get(array, shard, [Request(right.offset, right.offset + right.nbytes, [right])])
@@ -245,19 +245,19 @@ def _shard_index(array: RemoteArray, shard: int) -> ShardIndex:
         assert index is not None
         return index
     try:
-        # Another thread may have found out since the caller asked.
+        # Another thread may have fetched it since the caller checked.
         index = cache.regular.get((array, shard))
         if index is None:
             try:
                 index = _fetch_index(array, shard)
             except VerificationError:
-                index = _fetch_index(array, shard)  # as with chunks: once more
+                index = _fetch_index(array, shard)  # as with chunks, request it once more
     except BaseException as error:
         cache.fail(key, error)
         raise
     if len(index.offsets) and index.is_regular(array.form, shard):
         index = cache.regular[array, shard] = replace(index, offsets=_NONE, lengths=_NONE)
-    # That of chunks which are not compressed is looked at once.
+    # The index of uncompressed chunks is only read once.
     nbytes = index.offsets.nbytes + index.lengths.nbytes
     cache.complete(key, index, nbytes, kept=array.is_compressed)
     return index
@@ -279,7 +279,7 @@ def _fetch_index(array: RemoteArray, shard: int) -> ShardIndex:
 
 def _fetch_ahead(array: RemoteArray, chunks: Int64Array) -> None:
     """Prefetch the next chunks of an array that is read sequentially."""
-    # No more than the cache keeps, or it would be evicted before it is needed.
+    # Prefetch no more than the cache holds, or chunks would be evicted before use.
     nbytes = array.form.chunk_nbytes
     limit = min(cache.limit // 4 // nbytes, max(1, _AHEAD_NBYTES // nbytes))
     count = _advance(array, chunks, limit)
@@ -288,7 +288,7 @@ def _fetch_ahead(array: RemoteArray, chunks: Int64Array) -> None:
         ahead = range(first, min(first + count, array.form.num_chunks))
         _, mine = cache.claim((array, chunk) for chunk in ahead)
         cache.count(num_ahead=len(mine))
-        with suppress(RuntimeError):  # no thread can start, or the process ends
+        with suppress(RuntimeError):  # no thread can be started, or the process is exiting
             _fetch(mine)
 
 

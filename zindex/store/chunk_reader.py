@@ -1,7 +1,7 @@
 """Read spans of local arrays by system calls, and verify inner chunks.
 
-No Zarr library is involved: one span costs a few ``pread``. An inner chunk is verified against its
-crc32c when a process first touches it. Readers hold no file across ``fork`` or pickle.
+No Zarr library is involved: reading a span takes a few ``pread`` calls. An inner chunk is verified
+against its crc32c on first use in a process. Readers hold no open file across ``fork`` or pickle.
 """
 
 import errno
@@ -23,10 +23,10 @@ from zindex.store.open_files import table
 from zindex.store.rows import RowReader
 from zindex.store.shard import ArrayFiles, decode_chunk
 
-#: When an inner chunk is checked: at its first touch in a process, at every read, or never.
+#: When an inner chunk is verified: on first use in a process, at every read, or never.
 Verify = Literal["first", "always", "never"]
 
-# Buffers of one call, and checked chunks, which should still be in the CPU cache then.
+# Buffers of one call, and verified chunks, which should still be in the CPU cache then.
 _MAX_IOVEC, _MAX_CHECKED = 512, 32
 
 
@@ -38,12 +38,12 @@ class FileReader(RowReader):
     root
         Directory of the files.
     layout
-        The array's description, or how foreign files hold it.
+        The array's description, or the layout of foreign files.
     version
-        Distinguishes arrays that succeed each other at this place: their files are never confused,
-        in any process.
+        Distinguishes arrays that replace each other at the same location: their files are never
+        confused, in any process.
     verify
-        When an inner chunk is checked.
+        When an inner chunk is verified.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FileReader(RowReader):
         self.form = form
         self.version = version
         self.verify: Verify = verify
-        # Copies of what short reads need, where every attribute look-up counts.
+        # Copies of what short reads need, because attribute look-ups are significant there.
         self._array: OpenArray | None = None
         checked, self._plain = form.chain.checked, form.chain.plain
         self._direct = self._plain and not (checked and verify == "always")
@@ -83,13 +83,13 @@ class FileReader(RowReader):
         return array
 
     def record(self, array: OpenArray) -> int:
-        """Return the address of the record for `zindex.kernels.gather`, or 0 if it cannot read."""
+        """Return the address of the record of `zindex.kernels.gather`, or 0 if unsupported."""
         return array.record[self._trusting] if self._direct or array.decoder_nbytes else 0
 
     def read_ahead(self, starts: Int64Array, stops: Int64Array) -> None:
-        """Let the system read spans that this process has not read before, all at once.
+        """Ask the system to read ahead, all at once, spans that are new to this process.
 
-        Otherwise each would be waited for on its own. What is wrong is left to the reads.
+        Otherwise each would be waited for separately. Errors are left to the reads.
         """
         array = self.bind()
         if not len(array.advised) or len(starts) != len(stops):
@@ -115,9 +115,9 @@ class FileReader(RowReader):
             try:
                 self._read_shard(array, shard, first, rows)
             except (VerificationError, OSError) as error:
-                # A retry opens the files of that moment, which may be intact.
+                # A retry opens the current files, which may be intact.
                 table.forget_array(array)
-                # What a network file system reports when another client has replaced the file.
+                # Reported by network file systems when another client has replaced the file.
                 if not isinstance(error, OSError):
                     raise
                 if error.errno != errno.ESTALE:
@@ -155,7 +155,7 @@ class FileReader(RowReader):
     def _decode_chunks(self, array: OpenArray, shard: int, first: int, rows: AnyArray) -> bool:
         """Fill ``rows`` from row ``first`` of an open, compressed file; return whether it is done.
 
-        A subclass does so for many chunks; all others, and errors, are left to this class.
+        A subclass does so for many chunks; the others, and errors, are left to this class.
         """
         return False
 
@@ -215,7 +215,7 @@ class FileReader(RowReader):
             file.read([part], offset)
             return
         values = None if self.verify == "always" else table.get_decoded(array, number)
-        # Another reader may have decoded it without a check.
+        # Another reader may have decoded it without verification.
         if values is None or not trusted:
             offset, nbytes = file.span(chunk)
             stored = memoryview(bytearray(nbytes))

@@ -1,6 +1,6 @@
 """Decode chunks: verify checksums first, and never decompress more than expected.
 
-Supported codecs of the Zarr v3 specification: ``bytes`` in the machine's order, a ``transpose``
+Supported codecs of the Zarr v3 specification: ``bytes`` in native byte order, a ``transpose``
 without effect, ``zstd``, ``blosc``, ``gzip`` and ``crc32c``.
 """
 
@@ -37,7 +37,7 @@ def checksum(buffer: Buffer) -> int:
 
 
 def most_nbytes(nbytes: int) -> int:
-    """Return the most bytes of a compressed chunk: incompressible values become a little longer."""
+    """Return the maximum size of a compressed chunk: incompressible values grow slightly."""
     return nbytes + nbytes // 128 + 1024
 
 
@@ -61,7 +61,7 @@ def _c_functions() -> tuple[Any, int, int] | None:
 def compress_chunks(chunks: Iterable[AnyArray], nbytes: int, level: int) -> Iterator[bytes]:
     """Yield chunks of at most ``nbytes`` bytes compressed with zstd, as numcodecs compresses them.
 
-    All share a context: making one takes half as long as compressing a chunk of 4 KiB.
+    All chunks share a context, since creating one takes half as long as compressing 4 KiB.
     """
     functions = _c_functions()
     if functions is None:
@@ -75,25 +75,25 @@ def compress_chunks(chunks: Iterable[AnyArray], nbytes: int, level: int) -> Iter
         for chunk in chunks:
             source = pointer(chunk.__array_interface__["data"][0]), size(chunk.nbytes)
             length = library.ZSTD_compressCCtx(context, *target, *source, level)
-            if length > frame.nbytes:  # an error code: nothing else fails where the frame fits
+            if length > frame.nbytes:  # an error code: nothing else fails if the frame fits
                 raise MemoryError
             yield frame[:length].tobytes()
     finally:
         library.ZSTD_freeCCtx(context)
 
 
-# Decoders that no kernel uses, as fields and memory; at most one per thread that ever ran at once.
+# Unused decoders, as fields and memory; at most one per thread that ever ran concurrently.
 _decoders: list[tuple[AnyArray, AnyArray]] = []
 
 
 @contextmanager
 def lend_decoder(nbytes: int) -> Iterator[int]:
-    """Lend a kernel the address of a decoder, as of `zindex.kernels.gather`.
+    """Lend a decoder to a kernel: its address, as of `zindex.kernels.gather`.
 
     Parameters
     ----------
     nbytes
-        Bytes of its memory. A chain for which `CodecChain.kernel_decodes` holds needs it.
+        Size of its memory. Required for a chain with `CodecChain.kernel_decodes`.
     """
     try:
         fields, memory = _decoders.pop()
@@ -142,7 +142,7 @@ class CodecChain:
         stored
             Bytes of the chunk in the file.
         nbytes
-            Size of the decoded bytes.
+            Size of the decoded chunk.
         where
             The chunk, for messages.
         check
@@ -151,7 +151,7 @@ class CodecChain:
         Raises
         ------
         VerificationError
-            If a checksum is wrong, or the result would not have ``nbytes`` bytes.
+            If a checksum is wrong, or the decoded size is not ``nbytes``.
         """
         body = stored
         for place in reversed(range(len(self.steps))):
@@ -171,7 +171,7 @@ class CodecChain:
 
 
 def _decompress(step: str, body: Buffer, nbytes: int, where: str) -> Buffer:
-    """Return decompressed bytes; a header with another size is refused first."""
+    """Return decompressed bytes; if the header has another size, raise before decompressing."""
     said: int | None = None
     if step == "zstd":
         said = _zstd_nbytes(body)
@@ -222,7 +222,7 @@ def _zstd_nbytes(frame: Buffer) -> int | None:
 
 
 def parse_extension(entry: Any) -> tuple[Any, dict[str, Any]]:
-    """Return name and configuration of an extension point of metadata; no name if malformed."""
+    """Return name and configuration of a metadata extension point; an empty name if malformed."""
     if isinstance(entry, str):
         return entry, {}
     settings = (entry.get("configuration") or {}) if isinstance(entry, dict) else None

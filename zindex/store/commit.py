@@ -37,8 +37,8 @@ from zindex.store.places import ROOT_KEY as ROOT_KEY
 from zindex.store.places import check_place
 from zindex.store.shard import REMEDY, Receipt
 
-#: Version of every description and layout written by this package; bumped when bytes change. In
-#: version 1 shards have no table of checksums.
+#: Version of all descriptions and layouts written by this package; increased when bytes on disk
+#: change. In version 1 shards have no table of checksums.
 FORMAT_VERSION = 2
 # Facts of a store and their types.
 _KINDS: dict[str, Any] = {
@@ -51,7 +51,7 @@ _KINDS: dict[str, Any] = {
 
 
 def canonical_json(value: Any) -> str:
-    """Return the canonical JSON of a value: sorted keys, no spaces, ASCII, finite numbers.
+    """Return a value as canonical JSON: sorted keys, no spaces, ASCII, finite numbers.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class StorePlan:
     root: Place
     #: ``"tokens"`` or ``"index"``.
     kind: str
-    #: All that determines the values: the fingerprint is its hash. Never a path or a time.
+    #: Everything that determines the values: the fingerprint is its hash. Never a path or a time.
     spec: dict[str, Any]
     layouts: tuple[ArrayLayout, ...]
     #: The common grid of the layouts, if there is one.
@@ -127,17 +127,17 @@ class StorePlan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of ``kind`` and ``spec``; the chunk grid changes no value."""
+        """SHA-256 of ``kind`` and ``spec``; independent of the chunk grid."""
         return fingerprint({"kind": self.kind, "spec": self.spec})
 
     def at(self, root: Place) -> "StorePlan":
-        """Return the same plan for another place; the fingerprint stays."""
+        """Return the same plan for another location, with the same fingerprint."""
         plan = replace(self, root=root)
         plan.__dict__["fingerprint"] = self.fingerprint
         return plan
 
     def named(self, folder: PlaceLike, prefix: str) -> "StorePlan":
-        """Return the same plan for the directory of a folder that prefix and fingerprint name."""
+        """Return the same plan for the folder's directory named by prefix and fingerprint."""
         return self.at(place_of(folder) / f"{prefix}-{self.fingerprint[:32]}")
 
     @property
@@ -151,7 +151,7 @@ class StorePlan:
         return sum(layout.nbytes for layout in self.layouts)
 
     def read_status(self) -> "StoreStatus":
-        """Count the finished shards; there are none before the store is begun."""
+        """Count the finished shards; 0 if the store is not begun."""
         try:
             return read_status(self.root)
         except StoreNotFoundError:
@@ -179,7 +179,7 @@ class StorePlan:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The progress of a store's build."""
+    """Progress of a store's build."""
 
     num_done: int
     num_shards: int
@@ -196,15 +196,15 @@ def begin_store(plan: StorePlan) -> StorePlan:
     Returns
     -------
     plan
-        The given plan, on the store's chunk grid if another builder was first.
+        The given plan, on the existing chunk grid if another builder came first.
 
     Raises
     ------
     FingerprintMismatchError
-        If the place holds other content, or files that zindex did not write.
+        If the location holds other content, or files that zindex did not write.
     StoreUnwritableError
-        If the file system has too little space for the missing shards; compressed arrays do not
-        count, as their size is unknown.
+        If the file system has too little space for the missing shards; compressed arrays are not
+        counted, as their size is unknown.
     VerificationError
         If the existing plan fails its digest.
     """
@@ -241,7 +241,7 @@ def plan_file(plan: StorePlan) -> bytes:
 def commit_store(
     plan: StorePlan, receipts: Iterable[Receipt], attributes: dict[str, Any] | None = None
 ) -> None:
-    """Make a finished store visible: write its metadata, the root ``zarr.json`` last.
+    """Commit a finished store: write its metadata, the root ``zarr.json`` last.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def commit_store(
     VerificationError
         If a shard has no receipt.
     FingerprintMismatchError
-        If a commit of other content exists.
+        If a commit with other content exists.
     """
     contents = commit_files(plan, receipts, attributes)
     root = contents.pop(ROOT_KEY)
@@ -312,7 +312,7 @@ def commit_files(
 
 
 def _create_same(path: Place, content: bytes) -> None:
-    """Create a file; an existing one must have the same bytes."""
+    """Create a file; an existing file must have the same bytes."""
     if not files.write_once(path, [content]) and files.read_file(path) != content:
         raise FingerprintMismatchError(
             f"{path} must hold what this build computed, it holds other bytes; "
@@ -328,7 +328,7 @@ def read_root(root: Place) -> dict[str, Any]:
     NotReadyError
         If the store was begun but is not committed.
     StoreNotFoundError
-        If the place is empty.
+        If the location is empty.
     StoreError
         If the store was not written by zindex, or by a later format.
     VerificationError
@@ -371,9 +371,9 @@ def read_plan(root: Place) -> dict[str, Any]:
 def _check_digest(
     facts: Any, name: str, content: dict[str, Any], stored: bytes, path: Place, remedy: str
 ) -> None:
-    """Take the digest out of the facts of a content, and check it; `stored` are its bytes."""
+    """Remove the digest from the facts of a file, and check it; `stored` are the file's bytes."""
     digest = facts.pop(name, None)
-    # In the canonical form the bytes without the digest are what was hashed: no need to encode.
+    # In canonical form the bytes without the digest were hashed: no need to encode again.
     rest = stored.replace(f'"{name}":"{digest}",'.encode("utf-8", "replace"), b"", 1)
     if hashlib.sha256(rest).hexdigest() == digest:
         return
@@ -407,7 +407,7 @@ def _check_facts(facts: dict[str, Any], root: Place) -> Facts:
 
 
 def _check_spec(spec: dict[str, Any], root: Place) -> None:
-    """Check the facts of a description that readers use."""
+    """Check the facts that readers use."""
     for name, value in spec.items():
         if name.startswith("num_") and value is not None and not _is_count(value):
             raise StoreError(f"{root} must hold a count as {name}, it holds {shorten(value)}")
@@ -426,7 +426,7 @@ def read_status(root: Place) -> StoreStatus:
     Raises
     ------
     StoreNotFoundError
-        If no store was begun at this place.
+        If no store was begun at this location.
     StoreError, VerificationError
         If its plan is of a later format, or damaged.
     """

@@ -1,12 +1,12 @@
-"""A folder of stores as one Zarr group, so that plain Zarr readers list and open all of it.
+"""A folder of stores as one Zarr group, so that plain Zarr readers can list and open its stores.
 
 ::
 
     FOLDER/zarr.json            a group with the metadata of all committed stores of the folder
-    FOLDER/names-<digest>.json  what one run calls its stores
+    FOLDER/names-<digest>.json  the names of stores in one run
 
-The group is derived from the stores and the names, and replaced when a run is built; zindex itself
-reads only the stores. Stores are shared by content, so names are no part of them.
+The group is derived from the stores and the names, and rewritten when a run is built; zindex itself
+reads only the stores. Stores are shared by content, so they do not contain names.
 """
 
 import hashlib
@@ -26,10 +26,11 @@ from zindex.store.places import PLAN_KEY
 
 @dataclass(frozen=True, slots=True)
 class StoreNames:
-    """What a run calls one store."""
+    """The names of one store in a run."""
 
     split: str
-    #: Names and paths of the datasets that share an index, or that a blend draws from, by their id.
+    #: Names and paths of the datasets that share an index, or that a blend draws from, in order of
+    #: id.
     datasets: tuple[str, ...]
     corpora: tuple[str, ...]
     is_blend: bool = False
@@ -52,20 +53,20 @@ class StoreNames:
 _NAMES: Any = dict[str, StoreNames]
 _NAMES_PREFIX = "names-"
 _MARK = {"zindex_folder": 1}
-# Other writers may commit meanwhile; each of them writes the group afterwards, too.
+# Other writers may commit meanwhile; each of them also writes the group afterwards.
 _NUM_ATTEMPTS = 8
 _NUM_THREADS = 8
 
 
 def is_group(folder: Place) -> bool:
-    """Return whether a folder has a group of this module, and is no store itself."""
+    """Return whether a folder has a group of this module and is not a store itself."""
     if not files.exists(folder / ROOT_KEY) or files.exists(folder / PLAN_KEY):
         return False
     return _is_ours(_read(folder / ROOT_KEY))
 
 
 def save_names(folder: Place, names: Mapping[str, StoreNames]) -> None:
-    """Save what a run calls its stores, by the names of their directories."""
+    """Save the names of stores in a run, by the names of their directories."""
     content = canonical_json({name: asdict(each) for name, each in names.items()}).encode()
     digest = hashlib.sha256(content).hexdigest()
     files.write_once(folder / f"{_NAMES_PREFIX}{digest[:16]}.json", [content])
@@ -79,12 +80,12 @@ def write_group(folder: Place, *, create: bool = True) -> None:
     folder
         Directory of stores.
     create
-        Whether to write a group where there is none. A ``zarr.json`` of others is never replaced.
+        Whether to create a missing group. A ``zarr.json`` of other programs is never replaced.
 
     Notes
     -----
     Law: the last of several writers describes all stores that were committed before any of them
-    began, as each looks again after its own write.
+    began, as each checks again after its own write.
     """
     path = folder / ROOT_KEY
     for _ in range(_NUM_ATTEMPTS):
@@ -134,7 +135,7 @@ def _describe(folder: Place) -> bytes:
         for array, fields in sorted(arrays.items()):
             metadata[f"{name}/{array}"] = fields | {
                 "dimension_names": [
-                    # Stores of earlier versions have dimensions of one name and several sizes.
+                    # Stores of earlier versions use one dimension name for several sizes.
                     dim if sizes.setdefault(dim, size) == size else f"{array}_{dim}"
                     for dim, size in zip(fields["dimension_names"], fields["shape"], strict=True)
                 ]

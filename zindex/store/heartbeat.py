@@ -1,7 +1,7 @@
-"""Builder heartbeat, and waiting for a builder.
+"""Builder heartbeat, polled by waiting processes.
 
-A builder touches the plan of its store at intervals. While a plan is still being computed, another
-file carries the heartbeat.
+A builder touches the plan of its store at regular intervals. While the plan is still being
+computed, a separate file carries the heartbeat.
 """
 
 import os
@@ -18,9 +18,9 @@ from zindex.store.commit import PLAN_KEY, StoreStatus, read_status
 
 # An object cannot be touched, and rewriting its plan might restore a removed one.
 _ALIVE_KEY = "_zindex/alive"
-# Slow growth, so that a shard is noticed soon after it is written.
+# Grows slowly, so that a new shard is noticed soon after it is written.
 _FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.01, 1.0, 1.25
-# The interval of heartbeats is shorter; a shorter wait says nothing about the builder.
+# Heartbeats are written more often; a shorter silence says nothing about the builder.
 _SILENCE = 25.0
 
 
@@ -28,26 +28,26 @@ def write_first_heartbeat(root: Place) -> None:
     """Write the first heartbeat of a store that has no plan yet."""
     if isinstance(root, Path):
         alive = root / _ALIVE_KEY
-        with suppress(OSError):  # the build itself reports a read-only place
+        with suppress(OSError):  # the build itself reports a read-only location
             alive.parent.mkdir(parents=True, exist_ok=True)
             alive.touch()
     write_heartbeat(root)
 
 
 def remove_first_heartbeat(root: Place) -> None:
-    """Move the heartbeat to the plan, which is written now."""
+    """Move the heartbeat to the plan, which was just written."""
     if isinstance(root, Path):
         files.remove_file(root / _ALIVE_KEY)
 
 
 def write_heartbeat(root: Place) -> None:
-    """Write a heartbeat; a store that was removed meanwhile stays removed."""
+    """Write a heartbeat; do not recreate a store that was removed meanwhile."""
     if isinstance(root, Path):
         for key in (PLAN_KEY, _ALIVE_KEY):
             with suppress(OSError):
                 os.utime(root / key)
         return
-    # Random bytes: stores report times in seconds only, and a version is a hash of the content.
+    # Random bytes, because stores report times in seconds, and versions are content hashes.
     files.write_once(root / _ALIVE_KEY, [uuid4().bytes], replace=True)
 
 
@@ -64,11 +64,11 @@ class BuildWait:
     Parameters
     ----------
     root
-        Place of the store.
+        Location of the store.
     patience
         Timeout in seconds.
     listen
-        Called before every pause; may raise the error of a failed build.
+        Called before every sleep; may raise the error of a failed build.
     """
 
     def __init__(self, root: Place, patience: float, listen: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ class BuildWait:
         self.is_first = True
 
     def pause(self, what: str) -> None:
-        """Sleep before the next look; NotReadyError after the timeout."""
+        """Sleep before the next poll; raise NotReadyError after the timeout."""
         self.listen()
         if self.is_first:
             self.heartbeat, self.is_first = read_heartbeat(self.root), False

@@ -1,8 +1,8 @@
 """Layouts of stored arrays: their shards, inner chunks and Zarr v3 metadata.
 
-Arrays are chunked along their first axis only. A shard is one file and is written by one task: its
-inner chunks in order, each followed by its crc32c, a table of these checksums, which Zarr skips,
-and the index of Zarr's ``sharding_indexed`` codec.
+Arrays are chunked along their first axis only. A shard is one file, written by one task: its inner
+chunks in order, each followed by its crc32c, a table of these checksums, which Zarr ignores, and
+the index of Zarr's ``sharding_indexed`` codec.
 """
 
 import math
@@ -24,25 +24,25 @@ Codec = Literal["none", "zstd"]
 CHUNK_LENGTH = 1 << 16
 #: Default elements per shard, the unit of a task. 4 Mi int32 are 16 MiB.
 SHARD_LENGTH = 1 << 22
-#: A directory stays listable on parallel file systems below this number of shards.
+#: Maximum number of shards: larger directories are slow to list on parallel file systems.
 MAX_SHARDS = 10_000
-#: Bytes of the values of a chunk that must be in memory at once.
+#: Maximum size of a chunk, which must be in memory at once.
 MAX_CHUNK_NBYTES = 1 << 30
-#: Chunks of an array, and of one of its shards: a byte and an index entry are kept for each.
+#: Maximum chunks of an array, and of one of its shards: each takes a byte and an index entry.
 MAX_CHUNKS, MAX_SHARD_CHUNKS = 1 << 30, 1 << 24
-#: Data types that are read.
+#: Supported data types.
 DATA_TYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
 _ITEM_NBYTES = {name: np.dtype(name).itemsize for name in DATA_TYPES}
 _MAX_ROW_NBYTES = 1 << 16
-# Names of folders: none leaves the store.
+# Names of folders; they cannot leave the store.
 _NAME = re.compile(r"[A-Za-z0-9=][A-Za-z0-9=._-]{0,127}")
 
-#: Default elements of compressed chunks for short reads: a zstd frame of fewer takes as long.
+#: Default elements of compressed chunks for short reads: smaller zstd frames are not faster.
 MIN_COMPRESSED_LENGTH = 1 << 10
-#: Chunks of a compressed array with the default chunk length, if they are not longer than that.
+#: Maximum chunks of a compressed array with the default chunk length, unless they are longer.
 MAX_COMPRESSED_CHUNKS = 1 << 23
 
 
@@ -50,7 +50,7 @@ MAX_COMPRESSED_CHUNKS = 1 << 23
 class ChunkGrid:
     """Elements along the first axis per inner chunk and per shard, and the codec."""
 
-    #: Whether chunks of short arrays are filled up, too.
+    #: Whether chunks of short arrays are padded, too.
     padded: ClassVar[bool] = False
     #: Whether shards have a table of checksums.
     table: ClassVar[bool] = True
@@ -74,10 +74,10 @@ class ChunkGrid:
         check_choice("codec", self.codec, get_args(Codec))
 
     def fit(self, length: int) -> tuple[int, int]:
-        """Return the elements per chunk and per shard of an array, whose last chunk is filled up.
+        """Return the elements per chunk and per shard of an array, whose last chunk is padded.
 
-        A short array is one chunk of its own length. Of an array of one shard the default chunks
-        shrink to be evenly long, by less than one element of padding each.
+        A short array is a single chunk of its own length. In an array of one shard, default chunks
+        are shortened to equal lengths, with less than one element of padding each.
         """
         chunk_length, shard_length = self.chunk_length, self.shard_length
         while length > shard_length * MAX_SHARDS:
@@ -117,16 +117,16 @@ class PaddedGrid(PlainGrid):
 
 
 def fit_chunks(grid: ChunkGrid, length: int, span_length: int) -> ChunkGrid:
-    """Return a grid on which random reads of compressed rows decode little else.
+    """Return a grid on which random reads of compressed rows decode little more than these rows.
 
-    A chunk is decoded as a whole. Chunks of 65,536 tokens are a few percent smaller, but for
-    documents of 800 tokens they take 80 times as long to decode as what is read.
+    A chunk is decoded as a whole. Chunks of 65,536 tokens are a few percent smaller, but reading a
+    document of 800 tokens decodes 80 times as many.
 
     Parameters
     ----------
     grid
-        The configured grid; without compression, or with a chunk length other than the default, it
-        stays.
+        The configured grid; returned unchanged without compression or with an explicit chunk
+        length.
     length
         Rows of the array: there are at most `MAX_COMPRESSED_CHUNKS`, as readers keep the position
         of each in memory.
@@ -154,7 +154,7 @@ def parse_layouts(rows: Any, where: object) -> tuple["ArrayLayout", ...]:
     Raises
     ------
     StoreError
-        If an array cannot be one of a store, or two have one name.
+        If a layout is invalid, or two arrays have the same name.
     """
     layouts = parse_as(tuple[ArrayLayout, ...], rows, f"the arrays of {where}")
     if len({layout.name for layout in layouts}) < len(layouts):
@@ -247,12 +247,12 @@ class ArrayLayout(ArrayShape):
 
     @property
     def fill_value(self) -> int | float:
-        """The value of padding: none that an index holds, so that a leak is detected."""
+        """The value of padding, which never occurs in an index, so that a leak is detected."""
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
             return math.nan
         if dtype.kind == "b":
-            return False  # there is no third value
+            return False  # booleans have no third value
         return -1 if dtype.kind == "i" else int(np.iinfo(dtype).max)
 
     def shard_key(self, shard: int) -> str:
@@ -263,11 +263,11 @@ class ArrayLayout(ArrayShape):
         """Return the fields as JSON values."""
         fields = asdict(self) | {"dims": list(self.dims)}
         if not self.table:
-            del fields["table"]  # as it was written
+            del fields["table"]  # the original spelling
         return fields
 
     def check(self) -> None:
-        """Refuse a layout that no array of a store has, before its sizes are used."""
+        """Raise if no array of a store can have this layout, before its sizes are used."""
         row_nbytes = _ITEM_NBYTES.get(self.dtype, 0) * self.num_columns
         length, chunk, shard = self.length, self.chunk_length, self.shard_length
         most = MAX_SIZE if self.codec == "none" else MAX_CHUNK_NBYTES
@@ -325,5 +325,5 @@ class ArrayLayout(ArrayShape):
 
 
 def _named(name: str, **configuration: Any) -> dict[str, Any]:
-    """Return an extension point of Zarr metadata."""
+    """Return a metadata extension point of Zarr."""
     return {"name": name, "configuration": configuration}

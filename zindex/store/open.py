@@ -1,8 +1,8 @@
-"""Open stores by place: committed ones, and ones that are still being built.
+"""Open stores by location, both committed ones and ones that are still being built.
 
-A builder writes each shard once and whole, in any order, so a shard that passes its checks holds
-what the finished store will hold. Readers of an unfinished store wait for the shards that they
-need; they keep no state about the builder.
+A builder writes each shard once and whole, in any order, so a shard that passes its checks has its
+final content. Readers of an unfinished store wait for the shards that they need and keep no state
+about the builder.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,13 +35,13 @@ from zindex.store.remote_reader import RemoteReader
 from zindex.store.rows import RoundReader, RowReader, Spans, read_many
 from zindex.store.shard_files import find_receipt
 
-# The tokens of a linked store lie in a .bin.
+# The tokens of a linked store are in a .bin file.
 _OPTIONAL_ARRAYS = (schema.TOKENS.name, schema.SEQUENCE_MODE.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A committed store and its arrays. Pickles as these few fields."""
+    """A committed store and its arrays. Pickled as these few fields."""
 
     root: Place
     kind: str
@@ -51,7 +51,7 @@ class Store:
     #: All of ``attributes.zindex``.
     attributes: dict[str, Any]
     layouts: dict[str, ArrayLayout]
-    #: When readers check an inner chunk against its crc32c.
+    #: When readers verify an inner chunk against its crc32c.
     verify: Verify = "first"
 
     @property
@@ -91,7 +91,7 @@ def open_store(
     verify: Verify = "first",
     follow: float | None = None,
 ) -> Store:
-    """Open a committed store; one file is read.
+    """Open a committed store, by reading a single file.
 
     Parameters
     ----------
@@ -100,10 +100,10 @@ def open_store(
     kind
         ``"tokens"`` or ``"index"``; None accepts both.
     expected
-        Fingerprint that the content must have; None accepts any.
+        Fingerprint that the store must have; None accepts any.
     verify
-        When an inner chunk is checked against its crc32c: ``"first"``, at its first touch in a
-        process; ``"always"``, at every read; ``"never"``.
+        When an inner chunk is verified against its crc32c: ``"first"``, on first use in a process;
+        ``"always"``, at every read; ``"never"``.
     follow
         Timeout in seconds of a read that needs an unfinished part of the store; None refuses an
         uncommitted store.
@@ -115,7 +115,7 @@ def open_store(
     NotReadyError
         If it was begun but is not committed.
     StoreNotFoundError
-        If nothing is there.
+        If the location is empty.
     StoreError
         If it is not a zindex store of this kind and format.
     FingerprintMismatchError
@@ -138,14 +138,14 @@ def open_store(
 
 
 def _identify(root: Place, facts: dict[str, Any], layouts: Sequence[ArrayLayout]) -> dict[str, Any]:
-    """Return the fields of a `Store` that say what it holds."""
+    """Return the fields of a `Store` that describe its content."""
     named = {name: facts[name] for name in ("kind", "fingerprint", "spec")}
     by_name = {layout.name: layout for layout in layouts}
     return named | {"root": root, "attributes": facts, "layouts": by_name}
 
 
 def _check_arrays(store: Store) -> None:
-    """Refuse a store whose arrays are not of the sizes that its description counts."""
+    """Raise if the sizes of a store's arrays differ from the counts in its description."""
     spec, wanted = store.spec, list[tuple[str, int, str]]()
     if store.kind == "tokens":
         for name, (count, total, dtype) in schema.TOKEN_ARRAYS.items():
@@ -174,7 +174,7 @@ def _check_arrays(store: Store) -> None:
 def _check_content(
     root: Place, facts: dict[str, Any], kind: str | None, expected: str | None
 ) -> None:
-    """Refuse a store of another kind, or of other content."""
+    """Raise if a store is of another kind or has other content."""
     if kind is not None and facts["kind"] != kind:
         raise StoreError(f"{root} must hold {kind}, it holds {facts['kind']}; check the path")
     found = facts["fingerprint"]
@@ -191,17 +191,17 @@ def _no_news() -> None:
 
 @dataclass(frozen=True, slots=True)
 class FollowedStore(Store):
-    """A store that another process or thread is building, or about to build.
+    """A store that another process or thread is building or about to build.
 
-    Its arrays wait for the rows that are read. It pickles without ``listen`` and
-    ``computed``: another process learns of a failed build by its timeout.
+    Reads wait for their rows. It is pickled without ``listen`` and ``computed``: another process
+    detects a failed build by its timeout.
     """
 
     #: Timeout of a read, in seconds.
     patience: float = 0.0
     #: Called at every read; raises the error of a failed build.
     listen: Callable[[], None] = field(default=_no_news, compare=False, repr=False)
-    #: Arrays that this process has computed, and reads in memory until they are stored.
+    #: Arrays that this process has computed; it reads them in memory until they are stored.
     computed: dict[str, AnyArray] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -219,12 +219,12 @@ def follow_plan(
     *,
     verify: Verify = "first",
 ) -> FollowedStore:
-    """Return the store of a plan while it is built; nothing is read before its arrays are.
+    """Return the store of a plan while it is built; nothing is read until its arrays are used.
 
     Parameters
     ----------
     plan
-        What is built; an earlier builder may have chosen another chunk grid.
+        The plan; an earlier builder may have chosen another chunk grid.
     patience
         Timeout of a read in seconds, >= 0.
     listen
@@ -251,7 +251,7 @@ def follow_store(
     expected: str | None = None,
     verify: Verify = "first",
 ) -> Store:
-    """Return a committed or unfinished store by its place; wait until it is begun.
+    """Return a committed or unfinished store by its location; wait until it is begun.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def follow_store(
     facts = read_plan(root)
     _check_content(root, facts, kind, expected)
     if facts["spec"].get("link") is True:
-        # The position of the tokens is in the commit only.
+        # The location of the tokens is only known after the commit.
         while not files.exists(root / ROOT_KEY):
             wait.pause("the link to the .bin")
         return open_store(root, kind=kind, expected=expected, verify=verify)
@@ -303,7 +303,7 @@ class FollowedArray(RoundReader):
         super().__init__(store.layouts[name])
         self.store = store
         self.name = name
-        # Set at the first read: the array on its real chunk grid, and which shards are finished.
+        # Set at the first read: the array on its actual chunk grid, and which shards are finished.
         self._reader: RowReader | None = None
         self._stored: ArrayLayout = store.layouts[name]
         self._is_finished = np.zeros(0, np.bool_)
@@ -357,7 +357,7 @@ class FollowedArray(RoundReader):
     def _find_missing(self, starts: Int64Array, stops: Int64Array) -> list[int]:
         """Return the shards of spans that are not known to be finished, ascending."""
         length, num_shards = self._stored.shard_length, self._stored.num_shards
-        # The reader refuses spans outside the array.
+        # The reader rejects spans outside the array.
         inside = (starts >= 0) & (starts < stops) & (stops <= self._stored.length)
         firsts, lasts = starts[inside] // length, (stops[inside] - 1) // length
         touched = np.zeros(num_shards + 1, np.int64)
@@ -375,7 +375,7 @@ class FollowedArray(RoundReader):
                 self._is_finished[shard] = True
                 return
             wait.pause(f"shard {self._stored.shard_key(shard)}")
-        # A commit guarantees its shards, and its manifest says which these are.
+        # After a commit all shards exist, and the manifest identifies them.
         facts = read_root(store.root)
         _check_content(store.root, facts, None, store.fingerprint)
         version = facts["manifest_sha256"]

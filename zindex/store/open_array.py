@@ -16,24 +16,24 @@ from zindex.store.shard import ArrayFiles, ShardIndex, read_index
 
 #: Limit in bytes of the decoded chunks that a process caches.
 DECODED_NBYTES = 1 << 26
-# Kernels decode chunks without that cache: small ones, or those of arrays that exceed it.
+# Kernels decode chunks without that cache if these are small or the array exceeds the cache.
 _SMALL_CHUNK_NBYTES, _LARGE_CHUNK_NBYTES = 1 << 15, 1 << 20
-# Bytes of an array's state, without one byte per chunk and five per file.
+# Size of an array's state, without one byte per chunk and five per file.
 _ARRAY_NBYTES = 2048
-# Bytes by which the chunks of a window exceed twice their values, at most.
+# Maximum size of a window of chunks in excess of twice its values.
 _SLACK_NBYTES = 512
-# Bytes of values that the system is told to read together, in arrays up to a size, and in larger
-# ones, of which a process needs only a few rows; and most windows of an array.
+# Bytes of values that the system is asked to read together, in arrays up to a size, and in larger
+# ones, of which a process needs only a few rows; and maximum number of windows of an array.
 _WINDOW_NBYTES, _SMALL_ARRAY_NBYTES = 1 << 17, 1 << 30
 _SMALL_WINDOW_NBYTES, _MAX_WINDOWS = 1 << 14, 1 << 22
-# Bytes remembered per file, without its index.
+# Bytes kept per file, without its index.
 _FILE_NBYTES = 256
 
 
 class KnownFile(NamedTuple):
-    """What is known of a file."""
+    """What is known about a file."""
 
-    #: Device, inode, size and time of change: another file at the path differs.
+    #: Device, inode, size and change time: a different file at the same path differs in these.
     identity: tuple[int, ...]
     chunks: ShardIndex | None
     #: Checksums of its chunks, if it has a table of them.
@@ -41,7 +41,7 @@ class KnownFile(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this in memory."""
+        """Size of this object in memory."""
         table = 0 if self.checksums is None else self.checksums.nbytes
         return _FILE_NBYTES + table + (0 if self.chunks is None else 2 * self.chunks.offsets.nbytes)
 
@@ -49,7 +49,7 @@ class KnownFile(NamedTuple):
 class OpenArray:
     """One array's open files and verified chunks, shared by all its readers in this process.
 
-    A kernel reads the numeric arrays by address, so they are never replaced.
+    Kernels read the numeric arrays by address, so they are never replaced.
     """
 
     __slots__ = (
@@ -79,31 +79,32 @@ class OpenArray:
         self.version = version
         self.files: dict[int, OpenFile] = {}
         self.known: dict[int, KnownFile] = {}
-        #: Whether the table has dropped it: readers must get a new one.
+        #: Whether the table has evicted it: readers must get a new one.
         self.retired = False
         num_shards = max(1, form.num_shards)
         num_chunks = num_shards * form.chunks_per_shard
         self.descriptors = np.zeros(num_shards, np.int32)
         used = np.zeros(num_shards, np.uint8)
         self.verified_values = np.zeros(num_chunks, np.uint8)
-        # A memoryview returns single values in a third of the time.
+        # Indexing a memoryview takes a third of the time.
         self.used = used.data
         self.verified = self.verified_values.data
         nbytes = form.chunk_nbytes
         is_small = nbytes <= _SMALL_CHUNK_NBYTES or form.nbytes > DECODED_NBYTES
         decodes = is_small and nbytes <= _LARGE_CHUNK_NBYTES and form.chain.kernel_decodes
-        #: Bytes that a kernel needs to decode a chunk, 0 if kernels do not decode its chunks.
+        #: Bytes that a kernel needs to decode a chunk; 0 if kernels cannot decode its chunks.
         self.decoder_nbytes = nbytes + most_nbytes(nbytes) if decodes else 0
         #: Addresses of offsets, sizes and checksums of each file's chunks, if kernels decode them.
         self.indices = np.zeros((num_shards if decodes else 0, 3), np.int64)
         is_large = form.nbytes > _SMALL_ARRAY_NBYTES
         unit = 1 if form.flat else form.chunk_length
         at_once = (_SMALL_WINDOW_NBYTES if is_large else _WINDOW_NBYTES) // form.row_nbytes
-        #: Rows that the system is told to read together, and how many such windows a file has.
+        #: Rows that the system is asked to read together, and the number of such windows per file.
         self.window_length = unit * max(1, at_once // unit)
         self.windows_per_shard = -(-form.shard_length // self.window_length)
         num_windows = num_shards * self.windows_per_shard
-        #: One byte per window, whether the system was told to read it; empty if there are too many.
+        #: One byte per window: whether the system was asked to read it; empty if there are too
+        #: many.
         self.advised = np.zeros(num_windows if num_windows <= _MAX_WINDOWS else 0, np.uint8)
         self.nbytes = _ARRAY_NBYTES + num_chunks + 5 * num_shards + self.indices.nbytes
         self.nbytes += self.advised.nbytes
@@ -123,7 +124,7 @@ class OpenArray:
             -width.itemsize if width.kind == "i" else width.itemsize,
             self.indices.ctypes.data if decodes else 0,
             CRC_NBYTES * form.chain.checked,
-            # A chunk that is not verified is not advised either.
+            # A chunk that is not verified is not read ahead either.
             0 if form.chain.plain and form.chain.checked else self._advised_address,
             self.window_length,
             self.windows_per_shard,
@@ -131,7 +132,7 @@ class OpenArray:
         trusting = [*record[:9], 0, *record[10:13], self._advised_address, *record[14:]]
         self.records = np.array([record, trusting], np.int64)
         address = self.records.ctypes.data
-        #: Addresses of the record that requires verified chunks, and of the one that trusts them.
+        #: Addresses of the record that requires verified chunks, and of the one that does not.
         self.record = (address, address + self.records.strides[0])
 
     @property
@@ -143,7 +144,7 @@ class OpenArray:
         return self.root if self.form.flat else f"{self.root}/{self.form.shard_key(shard)}"
 
     def show(self, file: "OpenFile") -> None:
-        """Let kernels read a file that is open."""
+        """Let kernels read an open file."""
         if file.index is not None:
             if not len(self.indices):
                 return
@@ -168,7 +169,7 @@ class OpenFile:
         self.shard = shard
         #: None if chunk c is at base + c * stride.
         self.index: ShardIndex | None = None
-        #: What the chunks' checksums must be, if the file has a table of them.
+        #: Expected checksums of the chunks, if the file has a table of them.
         self.checksums: UInt32Array | None = None
 
     def __del__(self, close: Any = os.close) -> None:
@@ -180,12 +181,12 @@ class OpenFile:
         return self.array.form.where(self.shard)
 
     def read_index(self, identity: tuple[int, ...], file_nbytes: int) -> KnownFile:
-        """Return what must be known of it: its index is None if chunk c is at base + c * stride.
+        """Return what is known about it; the index is None if chunk c is at base + c * stride.
 
         Raises
         ------
         VerificationError
-            If the file is too short, its index is damaged, or it is not what was committed.
+            If the file is too short, its index is damaged, or it differs from the committed one.
         """
         form = self.array.form
         if form.flat:
@@ -214,7 +215,7 @@ class OpenFile:
         return int(self.index.offsets[chunk]), nbytes
 
     def advise(self, window: int) -> None:
-        """Let the system read a window of the file's rows, without waiting for it."""
+        """Ask the system to read a window of the file ahead, without waiting for it."""
         array, form = self.array, self.array.form
         nbytes = array.window_length * form.row_nbytes
         if form.flat:
@@ -226,14 +227,14 @@ class OpenFile:
             (start, _), (end, last_nbytes) = self.span(first), self.span(last)
             most, nbytes = 2 * nbytes + _SLACK_NBYTES, end + last_nbytes - start
             if not 0 < nbytes <= most:
-                return  # chunks are in another order
+                return  # chunks are in a different order
         os.posix_fadvise(self.number, start, nbytes, os.POSIX_FADV_WILLNEED)
 
     def read(self, buffers: list[memoryview], offset: int) -> None:
         """Fill buffers from an offset; a shorter file is an error."""
         wanted = sum(map(len, buffers))
         first = got = os.preadv(self.number, buffers, offset)
-        if got < wanted:  # the end of the file, or more than one call reads
+        if got < wanted:  # the end of the file, or more than one call can read
             end = offset
             for buffer in buffers:
                 end += len(buffer)

@@ -1,7 +1,7 @@
-"""The open files of local arrays in this process, and what has been verified of them.
+"""The open files of local arrays in this process, and which parts of them are verified.
 
-Descriptors are bounded and evicted; that a file's index and chunks are intact is remembered longer.
-Descriptors never cross ``fork``: a child opens its own.
+The number of descriptors is bounded by eviction; which indices and chunks are verified is
+remembered longer. Descriptors never cross ``fork``: a child opens its own.
 """
 
 import errno
@@ -21,10 +21,10 @@ from zindex.store.shard import ArrayFiles
 #: Root, version and form of an array.
 _Key: TypeAlias = tuple[str, str, ArrayFiles]
 
-#: Limit in bytes of what a process remembers of files, without decoded chunks.
+#: Limit in bytes of what a process remembers about files, without decoded chunks.
 KNOWN_NBYTES = 1 << 28
 _MAX_DESCRIPTORS = 1 << 15
-# Files that kernel calls may keep open beyond the budget: a part of it, or these.
+# Files that kernel calls may keep open beyond the budget: a fraction of it, or this number.
 _RETIRED_PART, _MIN_RETIRED = 8, 8
 
 
@@ -48,7 +48,7 @@ class FileTable:
         self.start()
 
     def start(self) -> None:
-        """Start without open files, but with what is known of ``arrays``."""
+        """Start without open files, but keep what is known about ``arrays``."""
         for key in [key for key, array in self.arrays.items() if array.retired]:
             del self.arrays[key]
         self.keys_of_root: dict[str, set[_Key]] = {}
@@ -58,10 +58,10 @@ class FileTable:
         self.kernel_ended = threading.Condition(self.lock)
         self.budget = num_descriptors()
         #: Open files in the order of the clock algorithm that evicts them; by number, so that no
-        #: frame of a thread that a fork ends keeps a file open.
+        #: frame of a thread that is lost in a fork keeps a file open.
         self.ring: deque[tuple[OpenArray, int]] = deque()
         self.clock = 0
-        #: Running kernel calls, and closed files that one of them may still read.
+        #: Running kernel calls, and closed files that they may still be reading.
         self.active: dict[int, None] = {}
         self.retired: deque[tuple[int, OpenFile]] = deque()
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
@@ -87,18 +87,18 @@ class FileTable:
         return array
 
     def _forget_some(self, array: OpenArray) -> None:
-        """Evict knowledge of other arrays, then of this array's closed files, down to the limit."""
+        """Evict state of other arrays, then of this array's closed files, down to the limit."""
         for key in list(self.arrays) if self.nbytes > KNOWN_NBYTES else ():
             if self.arrays[key] is not array and self.nbytes > KNOWN_NBYTES:
                 self._drop(key)
         if self.nbytes > KNOWN_NBYTES:
             closed = [shard for shard in array.known if shard not in array.files]
-            # Half of them, or every opened file would scan all others.
+            # Evict half of them, or every opened file would scan all others.
             for shard in closed[: len(closed) // 2]:
                 self._forget_known(array, shard)
 
     def _drop(self, key: _Key) -> None:
-        """Drop an array."""
+        """Evict an array."""
         array = self.arrays[key]
         array.retired = True
         self.nbytes -= array.nbytes
@@ -142,14 +142,15 @@ class FileTable:
             array.show(file)
             self.ring.append((array, shard))
             self._close_some(self.budget)
-            # While a kernel call lasts, nothing is closed: others may open only so many files.
+            # Nothing is closed during a kernel call, so others may only open a limited number of
+            # files.
             most = max(_MIN_RETIRED, self.budget // _RETIRED_PART)
             while self.active and len(self.retired) > most:
                 self.kernel_ended.wait()
         return file
 
     def _descriptor(self, array: OpenArray, shard: int) -> int:
-        """Open a file; if the system has no descriptor left, close others first."""
+        """Open a file; if the process is out of descriptors, close others first."""
         path = array.path(shard)
         flags = os.O_RDONLY | os.O_NONBLOCK
         try:
@@ -230,7 +231,7 @@ class FileTable:
                 self.decoded_nbytes -= self.decoded.popitem(last=False)[1].nbytes
 
     def forget(self, root: str | os.PathLike[str]) -> None:
-        """Forget a store's files: it may have been removed and rebuilt."""
+        """Forget the files of a store, which may have been removed and rebuilt."""
         with self.lock:
             for key in self.keys_of_root.get(os.fspath(root), ()):
                 self._forget_array(self.arrays[key])
@@ -270,7 +271,7 @@ class FileTable:
             self.nbytes -= known.nbytes
 
     def leave_parent(self) -> None:
-        """Close everything in a forked child, whose locks may be held by vanished threads."""
+        """Close everything in a forked child: threads that no longer exist may hold the locks."""
         for array in self.arrays.values():
             for shard in array.files:
                 array.descriptors[shard] = 0

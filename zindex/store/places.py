@@ -1,4 +1,4 @@
-"""The place of a store: its keys, and what may be there before a build."""
+"""Check the location of a store before a build, and list its keys."""
 
 import logging
 import os
@@ -20,9 +20,9 @@ MANIFEST_KEY = "_zindex/manifest.json"
 
 
 def check_place(root: Place, layouts: Sequence[ArrayLayout] = ()) -> None:
-    """Refuse a place that is a file, is in a store, or holds files that zindex did not write.
+    """Raise if a location is a file, is inside a store, or holds files not written by zindex.
 
-    Shards of the layouts whose plan is gone are removed, as nothing says what they hold.
+    Shards without a plan are removed, as their content cannot be identified.
     """
     # Listed before the plan is checked: another builder writes its plan before its shards.
     names, path = files.list_names(root), root / PLAN_KEY
@@ -46,7 +46,7 @@ def check_place(root: Place, layouts: Sequence[ArrayLayout] = ()) -> None:
 
 
 def _find_outer(root: Place) -> Path | None:
-    """Return the store that a place of a file system lies in; the copy of a repair may."""
+    """Return the store that contains a path of a file system; a repair's copy is exempt."""
     for folder in Path(os.path.abspath(root)).parents if isinstance(root, Path) else ():
         if folder.name == Path(PLAN_KEY).parent.name:
             return None
@@ -56,9 +56,9 @@ def _find_outer(root: Place) -> Path | None:
 
 
 def _remove_leftovers(root: Place, layouts: Sequence[ArrayLayout]) -> str | None:
-    """Remove shards without a plan or root, if all else is theirs; return a key otherwise.
+    """Remove shards without a plan or root if there are no other files; else return a key of one.
 
-    Another builder may begin meanwhile: a file is removed only if it is the one that was found.
+    Another builder may begin meanwhile, so only the files that were found are removed.
     """
     shards = {item.shard_key(i): (item, i) for item in layouts for i in range(item.num_shards)}
     metadata = {MANIFEST_KEY, *(f"{layout.name}/{ROOT_KEY}" for layout in layouts)}

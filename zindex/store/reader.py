@@ -1,4 +1,4 @@
-"""Read spans of local arrays by position, many arrays or whole samples by one kernel call."""
+"""Read spans of local arrays by position: many arrays or whole samples in one kernel call."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,22 @@ from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
 from zindex.store.rows import RowReader, Spans, check_counts, check_places, read_one_by_one
 
-#: Called when a store is opened, so that its readers see the files of that moment.
+#: Called when a store is opened, so that its readers see the current files.
 forget_open_shards = table.forget
-#: Resets what this process knows of any file.
+#: Discards what this process knows about any file.
 forget_all_files = table.forget_all
 
-#: Up to so many spans, a round is faster without the kernel.
+#: Up to this number of spans, a round is faster without the kernel.
 FEW_SPANS = 2
-#: Spans that a process reads before it spends a second on compiling the kernel: the first batches
-#: of a run, and short-lived processes, do without.
+#: Spans that a process reads before it compiles the kernel, which takes a second: the first batches
+#: of a run and short-lived processes do without it.
 SPANS_BEFORE_KERNEL = 1024
 _SCRATCH_NBYTES = 1 << 17
 _SMALL_NBYTES = 1 << 14
 _NO_DECODER = nullcontext(0)
 _INT64 = np.dtype(np.int64)
 _WIDTHS = {np.dtype(np.int32): -4, np.dtype(np.uint32): 4, np.dtype(np.int64): -8}
-# Fewer tokens, or an eighth of them if they are compressed, are read faster than a thread wakes up.
+# Fewer tokens, or an eighth as many if compressed, are read faster than a thread wakes up.
 _TOKENS_PER_THREAD = 1 << 16
 _TOKENS = frozenset(map(np.dtype, ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64")))
 
@@ -38,7 +38,7 @@ _num_spans = 0
 
 
 def kernel_pays() -> bool:
-    """Return whether this process has read enough to make compiling the kernel worthwhile."""
+    """Return whether this process reads enough to justify compiling the kernel."""
     return _num_spans >= SPANS_BEFORE_KERNEL
 
 
@@ -82,7 +82,7 @@ class LocalReader(FileReader):
                     if os.preadv(file.number, buffers, offset) == count * self._row_nbytes:
                         return rows
                 except OSError:
-                    pass  # the slow path reports it
+                    pass  # the slow path reports the error
         return super().read(start, stop, out)
 
     read_round = staticmethod(_read_round)
@@ -105,7 +105,7 @@ class LocalReader(FileReader):
 
 
 def _read_ahead(wanted: Iterable[Spans]) -> None:
-    """Let the system read the spans of local arrays that this process reads first, all at once."""
+    """Ask the system to read ahead spans of local arrays that this process has not read yet."""
     for spans in wanted:
         cast("LocalReader", spans.reader).read_ahead(spans.starts, spans.stops)
 
@@ -119,7 +119,7 @@ def _read_each(spans: Spans) -> AnyArray:
 
 
 class _Round:
-    """The spans of a round as arguments of the kernel.
+    """The spans of a round as kernel arguments.
 
     Parameters
     ----------
@@ -130,15 +130,15 @@ class _Round:
     def __init__(self, wanted: Sequence[Spans]) -> None:
         self.wanted = wanted
         self.results: list[AnyArray | None] = []
-        #: Of each group the spans, the open array, which must outlive the kernel, and the target.
+        #: For each group: the spans, the open array, which must outlive the kernel, and the target.
         self.groups: list[tuple[Spans, OpenArray, AnyArray]] = []
         self.fields: list[int] = []
         self.num_spans = 0
         self.placed = False
         self.address = 0
         self.addressed: AnyArray | None = None
-        # Small results are views of one block: looking up an array's address takes longer than
-        # anything else here.
+        # Small results are views of one block, because looking up the address of an array is the
+        # most expensive step here.
         self.block = np.empty(_SMALL_NBYTES, np.uint8)
         self.block_address = self.block.__array_interface__["data"][0]
         self.block_nbytes = 0
@@ -163,7 +163,7 @@ class _Round:
                 return None
             rows = stops.item() - starts.item() if count == 1 else int((stops - starts).sum())
             if rows > local._length:
-                local.refuse(starts, stops)  # or memory is taken for rows that are not there
+                local.refuse(starts, stops)  # before memory is allocated for rows that do not exist
             out, address = self._target(local, max(rows, 0))
         elif not record or not out.flags.carray or out.shape[1:] != local._row_shape:
             return None
@@ -208,7 +208,7 @@ class _Round:
         ]
 
     def _gather(self) -> None:
-        """Run the kernel, and read the spans that it leaves."""
+        """Run the kernel, and read the spans that it skips."""
         from zindex.kernels.gather import GROUP_LENGTH
 
         fields = np.array(self.fields, np.int64).reshape(-1, GROUP_LENGTH)
@@ -240,7 +240,7 @@ def _call_gather(
     state: Int64Array,
     decoder_nbytes: int,
 ) -> bool:
-    """Call the kernel from its state on, and return whether it has read all spans."""
+    """Call the kernel from its current state, and return whether it has read all spans."""
     from zindex.kernels.gather import gather
 
     scratch = np.empty(_SCRATCH_NBYTES + 8, np.uint8)
@@ -260,7 +260,7 @@ def _join(parts: list[Int64Array]) -> Int64Array:
 
 
 def _read_left(group: tuple[Spans, OpenArray, AnyArray], start: int, stop: int, place: int) -> None:
-    """Read a span that the kernel left: a file is closed, a chunk unverified, or it is wrong."""
+    """Read a span that the kernel skipped: a closed file, an unverified chunk, or an error."""
     spans, _, target = group
     reader = cast("LocalReader", spans.reader)
     rows = reader.read(start, stop)
@@ -271,7 +271,7 @@ def _read_left(group: tuple[Spans, OpenArray, AnyArray], start: int, stop: int, 
 
 
 def can_read_samples(reader: RowReader | AnyArray) -> bool:
-    """Return whether `read_samples` applies: local tokens, once the kernel is worthwhile."""
+    """Return whether `read_samples` applies: local tokens, and the kernel pays off."""
     return isinstance(reader, LocalReader) and reader.dtype in _TOKENS and kernel_pays()
 
 
@@ -331,12 +331,12 @@ def read_samples(
         Maximum number of threads for large batches.
     text
         Shape (..., length + extra), C order, in the dtype of the array: receives the tokens of the
-        samples, in place of the tensors.
+        samples instead of the tensors.
 
     Returns
     -------
     done
-        If False, the caller must read all of them by the slow path, which opens files, verifies
+        If False, the caller must read all of them on the slow path, which opens files, verifies
         chunks, pads, and raises errors.
     """
     from zindex.kernels.batches import read_samples as fill

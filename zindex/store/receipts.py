@@ -1,7 +1,7 @@
 """Bind shards to the commit that a reader opened: their receipts in its manifest.
 
-A reader reads the manifest once per store, at its first shard. A shard of another place, store or
-version has another receipt, although all its checksums are right.
+A reader reads the manifest once per store, at its first shard. A shard from another location, store
+or version has a different receipt, even if its own checksums are valid.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ def find_receipts(root: Place, form: ArrayFiles, version: str) -> Int64Array | N
 def check_receipt(
     root: Place, form: ArrayFiles, version: str, shard: int, nbytes: int, proof: bytes | None
 ) -> None:
-    """Refuse a shard that is not the one of this place in the commit that the reader opened.
+    """Raise unless a shard is the one committed at this position in the opened commit.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def check_receipt(
     nbytes
         Its size.
     proof
-        The checksums of its chunks and its index; None compares the size alone.
+        The checksums of its chunks and its index; None compares only the size.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def check_receipt(
 
 
 def _refuse(root: Place, digest: str, problem: str) -> VerificationError:
-    """Return the error for a file that is not of a commit, or for the commit that replaced it."""
+    """Return the error for a file that is not part of a commit, or for a replaced commit."""
     try:
         is_same = read_root(root)["manifest_sha256"] == digest
     except (StoreError, VerificationError, KeyError):

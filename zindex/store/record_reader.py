@@ -36,7 +36,7 @@ class RecordReader:
     store
         A store of records.
     fields
-        Fields to read; None: all. Keys and file names are always included.
+        Fields to read; None reads all. Keys and file names are always included.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Ragged records in a store: fields, their arrays, and the encoding of values.
 
-A record is a dict of fields. Each field has one flat array of the values of all records, and one
-array of record offsets, so that two short reads find any record. `zindex.store.record_reader` reads
-them.
+A record is a dict of fields. Each field has one flat array of the values of all records and one
+array of record offsets, so any record is found with two short reads. `zindex.store.record_reader`
+reads them.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from zindex.store.layout import ArrayLayout, ChunkGrid
 KIND = "records"
 #: Fields that every record has in addition to its own.
 KEY, URL = "__key__", "__url__"
-#: Suffix of the field with the item lengths of a field whose records are groups of items.
+#: Suffix of the field with the item lengths, for fields whose records are groups of items.
 LENGTH_SUFFIX = "_length"
-#: Each field has several arrays, and each array is a folder.
+#: Maximum number of fields: each one has several arrays, and each array is a folder.
 MAX_FIELDS = 64
 
 #: Default grid, in bytes: chunks of 64 KiB.
@@ -71,7 +71,7 @@ class RecordField:
     num_values: int
     #: Form of all records that have the field; None if it varies.
     form: int | None
-    #: Whether the form of each record is stored: it varies, or some lack the field.
+    #: Whether the form of each record is stored, because it varies or some records lack the field.
     has_forms: bool = False
     #: Numpy dtype name of the values.
     dtype: str = "uint8"
@@ -136,7 +136,7 @@ def array_name(field: str) -> str:
     encoded = field.encode("utf-8", "surrogatepass")
     name = _UNSAFE.sub(lambda found: b"=%02X" % found.group()[0], encoded).decode()
     if len(name) > _MAX_NAME_LENGTH:
-        # No other name contains two consecutive signs.
+        # No other name contains two consecutive equal signs.
         return f"{name[:40]}=={hashlib.sha256(encoded).hexdigest()[:32]}"
     return name or "="
 
@@ -178,7 +178,7 @@ def read_fields(store_spec: Mapping[str, Any], where: object) -> dict[str, Recor
 
 
 def check_fields(names: Sequence[str]) -> None:
-    """Refuse more fields than a store can have; see `record_layouts`."""
+    """Raise if there are more fields than a store can have; see `record_layouts`."""
     if len(names) > MAX_FIELDS:
         shown = ", ".join(map(repr, names[:3]))
         raise ConfigError(
@@ -216,14 +216,14 @@ def encode_value(value: Any) -> tuple[int, bytes]:
     Raises
     ------
     SourceError
-        If it is neither bytes nor text nor a JSON value.
+        If it is not bytes, text or a JSON value.
     """
     kind = value.__class__
     if kind is str or isinstance(value, str):
         try:
             return _TEXT, value.encode()
         except UnicodeEncodeError:
-            # JSON may hold halves of surrogate pairs, which must survive a round trip.
+            # JSON may contain lone surrogates, which must survive a round trip.
             return _TEXT, value.encode("utf-8", "surrogatepass")
     if kind is int:
         return _JSON, b"%d" % value
@@ -244,7 +244,7 @@ def encode_numbers(value: Any, dtype: np.dtype[Any]) -> bytes:
     Raises
     ------
     SourceError
-        If it is no such list, or a number does not fit the dtype.
+        If it is not such a list, or a number does not fit the dtype.
     """
     if isinstance(value, np.ndarray) and value.dtype == dtype and value.ndim == 1:
         return value.tobytes()
@@ -281,6 +281,6 @@ def decode_value(form: int, content: bytes) -> Any:
         except UnicodeDecodeError:
             return content.decode("utf-8", "surrogatepass")
     if form == _JSON:
-        # Written without surrounding blanks, so there are none to skip.
+        # Written without surrounding whitespace, so none needs to be skipped.
         return _from_json(content.decode("utf-8", "surrogatepass"))[0]
     return content

@@ -1,8 +1,8 @@
 """Read spans of arrays in object stores: whole inner chunks, fetched concurrently and cached.
 
-A checksum covers a chunk, so no less is fetched. All chunks of one call, of any number of arrays,
-are requested at once, and neighbours share a request. Decoded chunks are cached within a limit of
-bytes per process, and an array that is read sequentially is prefetched.
+A checksum covers a whole chunk, so chunks are fetched whole. All chunks of a call, of any number of
+arrays, are requested concurrently, and neighbouring chunks share a request. Decoded chunks are
+cached up to a limit per process, and sequential reads of an array are prefetched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from zindex.store.layout import ArrayLayout
 from zindex.store.rows import RoundReader, Spans
 from zindex.store.shard import ArrayFiles
 
-# Bytes of chunks that one call has in memory at a time, in addition to the cache.
+# Maximum size of the chunks that one call holds in memory, in addition to the cache.
 _ROUND_NBYTES = 64 << 20
 
 
@@ -29,13 +29,13 @@ class RemoteReader(RoundReader):
     Parameters
     ----------
     root
-        Place of the store.
+        Location of the store.
     layout
         The array's layout.
     version
-        Distinguishes stores that succeed each other at this place.
+        Distinguishes stores that replace each other at the same location.
     verify
-        ``"never"`` skips the checksums; otherwise each chunk is checked whenever it is fetched.
+        ``"never"`` skips the checksums; otherwise each chunk is verified whenever it is fetched.
     """
 
     layout: ArrayLayout
@@ -63,7 +63,7 @@ class RemoteReader(RoundReader):
 
 
 class _Job:
-    """Spans of one remote array, cut at the bounds of chunks."""
+    """Spans of one remote array, split at chunk boundaries."""
 
     def __init__(self, spans: Spans) -> None:
         self.array = cast("RemoteReader", spans.reader).array
@@ -77,7 +77,8 @@ class _Job:
         end = np.minimum(stops[span], (chunk + 1) * length)
         place = places[span] + begin - starts[span]
         pieces = np.array([chunk, begin - chunk * length, end - chunk * length, place])
-        #: Shape (4, pieces), by chunk: chunk, first and last + 1 row in it, place in ``out``.
+        #: Shape (4, pieces), in chunk order: chunk, first and last + 1 row in it, position in
+        #: ``out``.
         self.pieces = pieces[:, np.argsort(chunk, kind="stable")]
         #: The chunks, ascending, and their first pieces.
         self.chunks = np.unique(chunk)
@@ -97,7 +98,7 @@ class _Job:
 
 
 def _batch(jobs: Sequence[_Job]) -> Iterator[list[tuple[_Job, int, int]]]:
-    """Yield ranges of chunks that are fetched together: all at once if they fit in memory."""
+    """Yield ranges of chunks to fetch together: all at once if they fit in memory."""
     batch: list[tuple[_Job, int, int]] = []
     room = _ROUND_NBYTES
     for job in jobs:

@@ -54,7 +54,7 @@ class RowReader:
         return values if dtype is None else values.astype(dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one row or a slice of rows; any other index applies to the whole array."""
+        """Return one row or a slice of rows; any other index is applied to the whole array."""
         row, column = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
         if isinstance(row, (int, np.integer)):
             position = int(row) + (len(self) if row < 0 else 0)
@@ -70,7 +70,7 @@ class RowReader:
         return np.asarray(self)[index]
 
     def read(self, start: int, stop: int, out: AnyArray | None = None) -> AnyArray:
-        """Return rows ``[start, stop)`` in a fresh array, or in ``out``.
+        """Return rows ``[start, stop)`` in a new array, or in ``out``.
 
         Parameters
         ----------
@@ -118,22 +118,22 @@ class RowReader:
         out
             Shape (rows, ...), C order, in this dtype or, for one column, int64: the destination.
         places
-            Shape (spans,), int64: the row of ``out`` at which each span begins; None concatenates.
-            Rows of ``out`` that no span covers stay unchanged.
+            Shape (spans,), int64: the row of ``out`` at which each span starts; None concatenates.
+            Rows of ``out`` not covered by a span are left unchanged.
 
         Raises
         ------
         IndexError
             If a span is outside the array.
         ValueError
-            If a place is outside ``out``.
+            If a position is outside ``out``.
         VerificationError
             If a shard is missing or a chunk fails its checksum.
         """
         return self.read_round([Spans(self, starts, stops, out, places)])[0]
 
     def refuse(self, starts: Int64Array, stops: Int64Array) -> None:
-        """Raise IndexError for the first span that is outside the array, if there is one."""
+        """Raise IndexError for the first span outside the array, if any."""
         wrong = np.flatnonzero((starts < 0) | (stops < starts) | (stops > len(self)))
         if len(wrong):
             raise self._outside(int(starts[wrong[0]]), int(stops[wrong[0]]))
@@ -149,7 +149,7 @@ class RowReader:
         return self.read_spans(rows, rows + 1)
 
     def _read(self, start: int, stop: int, out: AnyArray) -> None:
-        """Fill ``out`` with rows that are inside the array."""
+        """Fill ``out`` with rows inside the array."""
         raise NotImplementedError
 
     @staticmethod
@@ -194,7 +194,7 @@ class Spans(NamedTuple):
 
 
 def check_counts(starts: Int64Array, stops: Int64Array, places: Int64Array | None) -> None:
-    """Refuse spans unless starts, stops and places are equally many."""
+    """Raise unless starts, stops and places have equal lengths."""
     count = len(starts)
     if count != len(stops) or (places is not None and count != len(places)):
         raise ValueError(
@@ -204,7 +204,7 @@ def check_counts(starts: Int64Array, stops: Int64Array, places: Int64Array | Non
 
 
 def check_places(first: int, last: int, length: int) -> None:
-    """Refuse places outside the destination."""
+    """Raise if positions are outside the destination."""
     if first < 0 or last > length:
         raise ValueError(
             f"places must put rows into [0, {length}) of out, they reach from {first} to {last}"
@@ -212,7 +212,7 @@ def check_places(first: int, last: int, length: int) -> None:
 
 
 def read_one_by_one(spans: Spans) -> AnyArray:
-    """Return the rows of spans, read span by span; the array may be in memory."""
+    """Return the rows of spans, read one by one; the array may be in memory."""
     reader = spans.reader
     starts, stops, out, places = spans.resolve()
     read = reader.read if isinstance(reader, RowReader) else None
@@ -233,7 +233,7 @@ def read_many(wanted: Sequence[Spans]) -> list[AnyArray]:
     Returns
     -------
     rows
-        For each of ``wanted`` what `RowReader.read_spans` returns.
+        For each of ``wanted``, the result of `RowReader.read_spans`.
     """
     rounds: dict[Any, list[int]] = {}
     for number, spans in enumerate(wanted):

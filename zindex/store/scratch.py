@@ -1,4 +1,4 @@
-"""Intermediate files of an import, in the store until it is committed.
+"""Intermediate files of an import, kept in the store until the commit.
 
 ::
 
@@ -37,7 +37,7 @@ SCRATCH_KEY = "_zindex/scratch"
 
 #: Bytes of a stream per checksum.
 BLOCK_NBYTES = 1 << 20
-# Blocks per read: the memory needed in addition to the result.
+# Blocks per read, which bounds the extra memory.
 _MAX_BLOCKS = 16
 
 
@@ -47,14 +47,14 @@ def begin_import(root: Place, identity: dict[str, Any]) -> None:
     Parameters
     ----------
     root
-        Place of the store.
+        Location of the store.
     identity
         Everything that determines the records.
 
     Raises
     ------
     FingerprintMismatchError
-        If something else is being imported there, or the place holds other files.
+        If something else is being imported there, or the location holds other files.
     """
     check_place(root)
     files.make_folder(root.parent)
@@ -68,18 +68,18 @@ def begin_import(root: Place, identity: dict[str, Any]) -> None:
 
 
 def end_import(root: Place) -> None:
-    """Remove the files of an import; another importer may have removed some."""
+    """Remove the files of an import; a concurrent importer may have removed some."""
     folder = root / SCRATCH_KEY
     for key in sorted(files.list_keys(folder)):
         files.remove_file(folder / key)
     files.remove_file(root / IMPORT_KEY)
     if isinstance(folder, Path):
-        with suppress(OSError):  # a slower importer may have written a file just now
+        with suppress(OSError):  # a slower importer may just have written a file
             os.rmdir(folder)
 
 
 def write_note(root: Place, name: str, content: dict[str, Any]) -> None:
-    """Write the summary of a partition, after its values; the first one stays."""
+    """Write the summary of a partition, after its values; an existing one is kept."""
     files.write_once(root / SCRATCH_KEY / f"{name}.json", [seal(content, "sha256")])
 
 
@@ -90,10 +90,10 @@ def read_note(root: Place, name: str) -> dict[str, Any] | None:
         return read_sealed(path, "sha256")
     except StoreNotFoundError:
         return None
-    except OSError:  # it may be sound
+    except OSError:  # it may be intact
         raise
     except (StoreError, VerificationError):
-        # A file system without links shows a note while its name is claimed.
+        # A file system without links shows a marker while its name is claimed.
         with suppress(StoreError, VerificationError):
             if isinstance(path, Path) and complete(path):
                 return read_sealed(path, "sha256")
@@ -102,7 +102,7 @@ def read_note(root: Place, name: str) -> dict[str, Any] | None:
 
 
 def has_notes(root: Place) -> bool:
-    """Return whether any partition of a source is read."""
+    """Return whether any partition of a source has been read."""
     return any(name.endswith(".json") for name in files.list_names(root / SCRATCH_KEY))
 
 
@@ -112,7 +112,7 @@ def stored_nbytes(nbytes: int) -> int:
 
 
 def write_streams(root: Place, name: str, streams: Sequence[Buffer]) -> None:
-    """Write a file of streams; an existing one has the same content and stays."""
+    """Write a file of streams; an existing file has the same content and is kept."""
     buffers: list[Buffer] = []
     for stream in streams:
         if not len(stream):
@@ -138,7 +138,7 @@ def read_stream(
     Parameters
     ----------
     root
-        Place of the store.
+        Location of the store.
     name, base, nbytes
         The file, the stream's first byte in it, and its bytes without checksums.
     start

@@ -16,12 +16,12 @@ from zindex.store.codecs import CRC_NBYTES, Buffer, CodecChain, checksum, compre
 from zindex.store.layout import ArrayLayout, ArrayShape, name_dtype
 
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
-#: What cures damaged bytes: a committed store is complete for every build.
+#: The fix for damaged bytes: repeating a build has no effect on a committed store.
 REMEDY = "`zindex verify` names all that is damaged, `zindex repair` rebuilds just that"
-# Two-byte tokens in chunks of so many bytes: of ordinary text, frames of this level are larger than
-# those of the default level, which metadata name, by 0.5 %, and take two thirds of its time.
+# Chunk size, for two-byte tokens of ordinary text, at which frames of this level are 0.5 % larger
+# than those of the default level, which metadata name, and take two thirds of its time.
 _FAST_NBYTES, _FAST_LEVEL = 1 << 13, 2
-#: What cures damage in an array that zindex did not write.
+#: The fix for damage in an array that zindex did not write.
 FOREIGN_REMEDY = "restore its files"
 
 
@@ -43,15 +43,15 @@ class ArrayFiles(ArrayShape):
     #: A file's path below the root is prefix, number, suffix.
     prefix: str
     suffix: str = ""
-    #: Whether columns are an axis, even if there is one.
+    #: Whether there is a column axis, even for a single column.
     has_columns: bool = False
-    #: Whether zindex wrote it: then no chunk may be missing, and it can be repaired.
+    #: Whether zindex wrote it: then every chunk must exist, and it can be repaired.
     ours: bool = False
-    #: Whether the root is the one file, which may be longer than the array.
+    #: Whether the root is a single file, which may be longer than the array.
     flat: bool = False
     #: Whether the checksums of a shard's chunks precede its index.
     table: bool = False
-    #: Whether checksums are gathered from the chunks of a shard that has no table.
+    #: Whether checksums are collected from the chunks if a shard has no table.
     gathered: bool = False
 
     @property
@@ -71,7 +71,7 @@ class ArrayFiles(ArrayShape):
 
     @property
     def base(self) -> int:
-        """Byte of a file at which the first inner chunk usually begins."""
+        """Byte of a file at which the first inner chunk usually starts."""
         return self.index_nbytes if self.index is not None and self.index.at_start else 0
 
     @property
@@ -82,16 +82,16 @@ class ArrayFiles(ArrayShape):
         return 16 * self.chunks_per_shard + CRC_NBYTES * self.index.checked
 
     def tail_nbytes(self, shard: int) -> int:
-        """Return the bytes of a shard's index and of the table before it."""
+        """Return the bytes of a shard's index and the table before it."""
         return self.index_nbytes + CRC_NBYTES * self.table * self.chunks_in(shard)
 
     @property
     def remedy(self) -> str:
-        """What cures damage."""
+        """The fix for damage."""
         return REMEDY if self.ours else FOREIGN_REMEDY
 
     def chunks_in(self, shard: int) -> int:
-        """Return how many inner chunks of a shard hold rows."""
+        """Return how many inner chunks of a shard contain rows."""
         start, stop = self.shard_bounds(shard)
         return -(-(stop - start) // self.chunk_length)
 
@@ -109,7 +109,7 @@ class ArrayFiles(ArrayShape):
     @staticmethod
     @lru_cache(maxsize=256)
     def of(layout: ArrayLayout) -> "ArrayFiles":
-        """Return the files of an array of a zindex store: one object for equal layouts."""
+        """Return the files of an array of a zindex store; equal layouts share one object."""
         shape = {field.name: getattr(layout, field.name) for field in fields(ArrayShape)}
         return ArrayFiles(
             **shape,
@@ -124,7 +124,7 @@ class ArrayFiles(ArrayShape):
 
     @classmethod
     def flat_file(cls, path: str, nbytes: int, dtype: DTypeLike) -> "ArrayFiles":
-        """Return a file or object of so many bytes that holds values and nothing else."""
+        """Return a file or object of a given size that contains only values."""
         values = np.dtype(dtype)
         length = nbytes // values.itemsize
         shape = path, length, 1, name_dtype(values), max(1, length), max(1, length)
@@ -133,7 +133,7 @@ class ArrayFiles(ArrayShape):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Proof of one finished shard, small enough to travel between processes."""
+    """Proof of a finished shard, small enough to send between processes."""
 
     array: str
     shard: int
@@ -184,7 +184,7 @@ def encode_shard(layout: ArrayLayout, shard: int, values: AnyArray) -> tuple[lis
         Number of the shard.
     values
         Shape (elements of this shard,) or (elements, columns), in the layout's dtype, C order.
-        Uncompressed buffers are views of it: it must not change before they are written.
+        Uncompressed buffers are views of it, so it must not change before they are written.
     """
     start, stop = layout.shard_bounds(shard)
     expected = (stop - start, *layout.shape[1:])
@@ -254,7 +254,7 @@ def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int)
     lengths = pairs[:, 1].astype(np.int64)
     limit = shard_nbytes - (0 if index.at_start else len(stored))
     first, size = offsets[:num_present], lengths[:num_present]
-    # In this order no sum can wrap: a size is above the checksum's, then at most the shard's.
+    # In this order no sum can overflow: each size is above the checksum's and below the shard's.
     least = CRC_NBYTES if form.chain.checked else 0
     wrong = (size <= least) | (first < 0) | (first > limit - size)
     if not form.ours:
@@ -271,18 +271,18 @@ def decode_index(form: ArrayFiles, shard: int, stored: bytes, shard_nbytes: int)
 def read_index(
     number: int, form: ArrayFiles, shard: int, nbytes: int
 ) -> tuple[ShardIndex, bytes | None]:
-    """Return the index of a file of so many bytes, and what its receipt hashes.
+    """Return the index of a file of a given size, and what its receipt hashes.
 
-    That is the checksums of its chunks and the index; None if they must be gathered, but are not.
+    That is the checksums of its chunks and the index; None if checksums are not available.
 
     Raises
     ------
     VerificationError
-        As of `decode_index`, or if chunks are gathered and do not fill the shard.
+        As of `decode_index`, or if collected chunks do not fill the shard.
     """
     tail_nbytes = form.tail_nbytes(shard)
     offset = 0 if form.base else max(0, nbytes - tail_nbytes)
-    # Metadata may describe an index that is larger than any file.
+    # Metadata may describe an index larger than any file.
     stored = bytes(read_bytes(number, min(tail_nbytes, nbytes), offset))
     index = decode_index(form, shard, stored, nbytes)
     if not form.gathered or form.table:
@@ -303,7 +303,7 @@ def decode_chunk(
 ) -> AnyArray:
     """Return the values of one inner chunk, padding included, after verifying its checksum.
 
-    If given, ``checksums`` are those that the shard's chunks must have.
+    If given, ``checksums`` are the expected checksums of the shard's chunks.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Write, find and verify shards: one file each, written whole by one task."""
+"""Write, find and verify shards: one file each, written by one task."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ from zindex.store.shard import (
     read_index,
 )
 
-# Attribute of an object that holds the receipt's checksum.
+# Attribute of an object that holds the checksum of its receipt.
 _CHECKSUM = "zindexcrc32c"
 # Threads that write the shards of one array: enough to keep a disk busy.
 _NUM_WRITERS = 4
@@ -36,7 +36,7 @@ _NUM_WRITERS = 4
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What a task returns for one shard."""
+    """Result of a task for one shard."""
 
     receipt: Receipt
     #: False if a valid shard was found and nothing was written.
@@ -79,8 +79,8 @@ def write_shard(
     if files.write_once(path, buffers, cached=cached, facts=facts):
         return ShardResult(receipt, written=True)
     found = find_receipt(root, layout, shard, whole=whole)
-    # Another version of a compressor writes other bytes for the same values. The first writer's
-    # bytes stay: a commit may be about to record their receipt.
+    # Another version of a compressor may write other bytes for the same values. The bytes of the
+    # first writer are kept: a commit may be about to record their receipt.
     if found is not None and (found == receipt or layout.codec != "none"):
         return ShardResult(found, written=False)
     files.write_once(path, buffers, replace=True, cached=cached, facts=facts)
@@ -90,7 +90,7 @@ def write_shard(
 def replace_shard(
     root: Place, layout: ArrayLayout, receipt: Receipt, buffers: list[Buffer]
 ) -> None:
-    """Write an encoded shard, and replace an existing one."""
+    """Write an encoded shard, replacing an existing one."""
     path = root / layout.shard_key(receipt.shard)
     files.write_once(path, buffers, replace=True, facts={_CHECKSUM: str(receipt.crc32c)})
 
@@ -103,7 +103,7 @@ def store_all_shards(
     shards: Iterable[int] | None = None,
     whole: bool = False,
 ) -> list[ShardResult]:
-    """Store every shard of an array in memory, several at a time; return their results in order.
+    """Store all shards of an in-memory array concurrently; return their results in order.
 
     If given, ``shards`` yields their numbers, in any order, as soon as their values are final.
     """
@@ -123,7 +123,7 @@ def find_receipt(
     """Return the receipt of a stored shard, or None if it is missing or damaged.
 
     The shard index and its checksum are verified; inner chunks are verified when they are read, or
-    now with ``whole``: a build that reads some of its shards again must not fail on them.
+    now with ``whole``, since a build that rereads some of its shards must not fail on them.
     """
     if whole:
         found = check_shard(root, layout, shard)
@@ -156,8 +156,8 @@ def _find_file(path: Path, form: ArrayFiles, shard: int) -> Receipt:
 def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
     """Return the receipt of a shard in an object store, usually with one request.
 
-    Without a table the checksums of its chunks are spread over the object, so an attribute holds
-    theirs. Copies may lack it; then the object is read whole.
+    Without a table, the checksums of its chunks are spread over the object, so an attribute holds
+    theirs. Copies may lack the attribute; then the whole object is read.
     """
     tail = object_client.get_tail(path, form.tail_nbytes(shard))
     ends = decode_index(form, shard, tail.content, tail.nbytes).chunk_ends(form, shard, tail.nbytes)
@@ -174,15 +174,15 @@ def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
 def check_shard(
     root: Place, layout: ArrayLayout, shard: int, committed: Receipt | None = None
 ) -> Receipt | str:
-    """Read all of a shard; return its receipt, or the problem in words.
+    """Read a whole shard; return its receipt, or a description of the problem.
 
     Parameters
     ----------
     root, layout, shard
         The shard.
     committed
-        Its receipt in the manifest, if there is one: a file of another size is not read. It is not
-        compared with the returned one.
+        Its receipt in the manifest, if any: a file of another size is not read. It is not compared
+        with the returned one.
     """
     path = root / layout.shard_key(shard)
     try:
@@ -201,7 +201,7 @@ def check_shard(
 
 
 def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> Receipt:
-    """Return the receipt of a shard of so many bytes."""
+    """Return the receipt of a shard of a given size."""
     form = ArrayFiles.of(layout)
     tail = _read_exactly(path, max(0, nbytes - form.tail_nbytes(shard)), nbytes)
     index = decode_index(form, shard, tail, nbytes)

@@ -1,7 +1,7 @@
 """Detached signatures of committed stores: an Ed25519 key signs the bytes of the root zarr.json.
 
 The root holds the digest of the manifest, which holds size and checksum of every shard, so a
-signature proves who committed all of it. Checksums alone prove that no accident happened.
+signature proves who committed all of it. Checksums alone only detect accidents.
 """
 
 from functools import partial
@@ -15,15 +15,15 @@ from zindex.io.objects import PlaceLike, place_of
 from zindex.lazy import need
 from zindex.store.commit import ROOT_KEY, parse_json, read_root
 
-#: Key of the signature below a store's root; no reader needs it.
+#: Key of the signature below a store's root; readers do not need it.
 SIGNATURE_KEY = "_zindex/signature.json"
-# Signatures of this are of nothing else.
+# Domain separator: signatures of this prefix are used for nothing else.
 _PREFIX = b"zindex store 1\n"
 _MAX_KEY_NBYTES = 1 << 14
 
 
 def sign_store(url: PlaceLike, key: Path | str) -> str:
-    """Sign a committed store, and replace an earlier signature.
+    """Sign a committed store, replacing an earlier signature.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def sign_store(url: PlaceLike, key: Path | str) -> str:
 
 
 def check_signature(url: PlaceLike, key: Path | str) -> None:
-    """Check that the owner of a key signed a store's root, and so everything that it describes.
+    """Check that the owner of a key signed a store's root, and thereby everything it describes.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def check_signature(url: PlaceLike, key: Path | str) -> None:
     Raises
     ------
     VerificationError
-        If root or signature are missing, or the signature is of another key or content.
+        If root or signature are missing, or the signature does not match key and content.
     ConfigError
         If the file holds no such key, or the library ``cryptography`` is not installed.
     """

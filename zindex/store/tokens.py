@@ -28,7 +28,7 @@ from zindex.store.shard import ArrayFiles
 
 #: Key of ``attributes.zindex`` under which a linked store names its ``.bin``.
 LINK = "bin"
-# Bytes of answers that one call has in memory at a time.
+# Maximum size of responses that one call holds in memory.
 _ROUND_NBYTES = 64 << 20
 
 
@@ -57,11 +57,11 @@ def open_tokens(store: Store) -> RowReader:
 
 
 def find_link(facts: dict[str, Any], root: Place) -> tuple[str, int, str | None] | None:
-    """Return path and size of the ``.bin`` that a store names, if it does, and what is wrong.
+    """Return path and size of the ``.bin`` that a store names, if any, and what is wrong with it.
 
-    A store may come from somebody else, and its link names any file of this machine. So a link is
-    followed only within the folder of the store, and to a ``.bin`` with an ``.idx`` whose header
-    agrees with the store.
+    A store may come from an untrusted source, and its link can name any file of this machine. A
+    link is therefore only followed within the folder of the store, or to a ``.bin`` with an
+    ``.idx`` whose header agrees with the store.
     """
     link = facts.get(LINK)
     if not isinstance(link, dict):
@@ -85,7 +85,7 @@ class _Link:
 
 
 def _is_below(path: str, root: Place) -> bool:
-    """Return whether a file is in the folder of a store, after symbolic links."""
+    """Return whether a file is in the folder of a store, after resolving symbolic links."""
     return isinstance(root, Path) and Path(path).resolve().is_relative_to(root.resolve().parent)
 
 
@@ -107,22 +107,21 @@ def _is_described(path: str, spec: dict[str, Any]) -> bool:
 
 
 class FlatFile(LocalReader):
-    """The values of a local file, in the machine's byte order and without checksums.
+    """The values of a local file, in native byte order and without checksums.
 
-    It is opened at the first read in each process and takes part in rounds. Pickles as its
-    arguments.
+    The file is opened at the first read in each process. Supports rounds. Pickles as its arguments.
 
     Parameters
     ----------
     path
         The file.
     nbytes
-        The size that it must have at least when it is opened.
+        Minimum size when it is opened.
     dtype
         Dtype of the values.
     version
-        Time of its last change, as `modified_at` returns it: a file that was changed later is
-        refused. None stands for the present one.
+        Its modification time, as returned by `modified_at`: a file that was modified later is an
+        error. None stands for the current one.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class FlatFile(LocalReader):
     ) -> None:
         version = modified_at(path) if version is None else version
         super().__init__(path, ArrayFiles.flat_file(path, nbytes, dtype), version)
-        # The file may have been replaced since this process read it last.
+        # The file may have been replaced since this process last read it.
         forget_open_shards(path)
         self.path = path
         self.file_nbytes = nbytes
@@ -140,7 +139,7 @@ class FlatFile(LocalReader):
 
 
 class FlatObject(RoundReader):
-    """The values of an object, in the machine's byte order and without checksums.
+    """The values of an object, in native byte order and without checksums.
 
     Only the bytes of the spans and of small gaps are requested, concurrently for all spans of all
     objects of a round, and nothing is cached. Pickles as its arguments.
@@ -154,8 +153,8 @@ class FlatObject(RoundReader):
     dtype
         Dtype of the values.
     block_nbytes
-        None, or the bytes of the blocks that are requested instead, of which the last one is
-        cached: for sequential reads with few requests.
+        None, or the size of the blocks that are requested instead, of which the last one is cached:
+        for sequential reads with few requests.
     """
 
     def __init__(
@@ -212,7 +211,7 @@ class FlatObject(RoundReader):
         return first, block
 
     def _plan_calls(self, copies: list[tuple[int, int, int]], out: AnyArray) -> Iterator["_Call"]:
-        """Yield the requests for spans, given as start, stop and place, ascending by start."""
+        """Yield the requests for spans, given as start, stop and position, ascending by start."""
         itemsize = self.dtype.itemsize
         step = REQUEST_NBYTES // itemsize
         parts = [
@@ -230,18 +229,18 @@ class _Call(NamedTuple):
     """Requests to one object that one thread makes concurrently."""
 
     file: RemoteFile
-    #: The number of each part is its place in ``out``.
+    #: The number of each part is its position in ``out``.
     requests: list[Request]
     out: AnyArray
     dtype: np.dtype[Any]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the answers."""
+        """Bytes of the responses."""
         return sum(request.stop - request.start for request in self.requests)
 
     def run(self) -> None:
-        """Make the requests and copy the answers to their destination."""
+        """Make the requests and copy the responses to their destination."""
         grain, url = self.file.grain, self.file.url
         starts = [request.start // grain * grain for request in self.requests]
         stops = [-(-request.stop // grain) * grain for request in self.requests]

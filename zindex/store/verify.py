@@ -1,6 +1,6 @@
 """Verify every byte of a store against its checksums, and report the damaged files.
 
-Nothing is changed; ``zindex.maintenance.repairs.repair`` rebuilds what this finds.
+Read-only; ``zindex.maintenance.repairs.repair`` rebuilds what this finds.
 """
 
 import hashlib
@@ -37,31 +37,31 @@ from zindex.store.shard_files import check_shard
 from zindex.store.signature import SIGNATURE_KEY, check_signature
 from zindex.store.tokens import find_link
 
-#: Folder of a repair's recomputed shards; the next repair removes what a killed one left there.
+#: Folder of a repair's recomputed shards; the next repair removes what a killed one left behind.
 REPAIR_KEY = "_zindex/repair"
 
 #: Array and number of a shard.
 ShardId = tuple[str, int]
 
-# Threads that read shards: a disk or a network serves several, and each needs little memory.
+# Threads that read shards: disks and networks serve several, and each needs little memory.
 _NUM_THREADS = 8
-# Shards that are queued: a store of millions is not queued at once.
+# Queued shards: a store of millions is not queued at once.
 _NUM_PENDING = 4 * _NUM_THREADS
-# Fields of ``attributes.zindex`` that are in plan.json too.
+# Fields of ``attributes.zindex`` that plan.json also has.
 _PLAN_FIELDS = ("format_version", "kind", "fingerprint", "spec", "arrays", "grid")
 # Size and checksum of each shard of each array.
 _MANIFEST: Any = dict[str, tuple[tuple[int, int], ...]]
-# Files of a build that no reader needs.
+# Files of a build that readers do not need.
 _SCRATCH_KEYS = ("_zindex/generator.json", "_zindex/alive")
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A file that differs from what was committed."""
+    """A file that differs from the committed one."""
 
     #: Its key below the store's root, or the path of a ``.bin`` that the store links to.
     key: str
-    #: The problem, in words.
+    #: Description of the problem.
     problem: str
     #: Its shard; None for metadata.
     shard: ShardId | None = None
@@ -72,25 +72,25 @@ class StoreReport:
     """The state of a store after every byte was read: the input of a repair."""
 
     root: Place
-    #: ``attributes.zindex``, or as much of it as plan.json holds; None if both are damaged.
+    #: ``attributes.zindex``, or the part of it in plan.json; None if both are damaged.
     facts: dict[str, Any] | None = None
     layouts: tuple[ArrayLayout, ...] = ()
     #: Whether the root zarr.json is intact; the facts are then all of its attributes.
     has_root: bool = False
-    #: Whether a commit has begun, so that every shard existed.
+    #: Whether a commit had begun, so that every shard existed.
     was_committed: bool = False
     #: Receipts of the manifest; None if it cannot be read.
     manifest: dict[ShardId, Receipt] | None = None
     #: Receipts of the intact shards.
     receipts: dict[ShardId, Receipt] = field(default_factory=dict)
     damages: list[DamagedFile] = field(default_factory=list)
-    #: Other files, and missing parts that are no damage.
+    #: Other files, and missing parts that are not damage.
     notes: list[str] = field(default_factory=list)
     #: Bytes of shards that were read and checked.
     nbytes: int = 0
 
     def add(self, key: str, problem: str) -> None:
-        """Record damage of a file that is no shard."""
+        """Record damage of a file that is not a shard."""
         self.damages.append(DamagedFile(key, problem))
 
     @property
@@ -110,12 +110,12 @@ class StoreReport:
 
     @property
     def is_tokenized(self) -> bool:
-        """Whether texts were tokenized here, so that only a copy of the store can repair it."""
+        """Whether zindex tokenised the text, so that only a copy of the store can repair it."""
         return "tokenizer" in (self.facts or {}).get("spec", {}).get("import", {})
 
     @property
     def is_sound(self) -> bool:
-        """Whether every file is what was committed."""
+        """Whether every file equals the committed one."""
         return not self.damages
 
     def to_json(self) -> dict[str, Any]:
@@ -148,9 +148,9 @@ def verify_store(
     url
         Path or URL of the store.
     facts
-        What plan.json must hold, if known; otherwise its own digest is checked.
+        Expected content of plan.json, if known; otherwise its own digest is checked.
     key
-        PEM file of an Ed25519 public key that must have signed the store; None asks for none.
+        PEM file of an Ed25519 public key that must have signed the store; None skips the check.
     advance
         Called with the number of shards read since the last call.
 
@@ -162,14 +162,14 @@ def verify_store(
     Raises
     ------
     StoreNotFoundError
-        If nothing is there.
+        If the location is empty.
     StoreError
-        If what is there was not written by zindex, or by a later format.
+        If its content was not written by zindex, or by a later format.
 
     Notes
     -----
-    Law: a store is sound exactly if every file has the bytes with which it was committed. Cost: one
-    pass over the store, memory of a few megabytes for each of a few threads.
+    Law: a store is sound if and only if every file has the bytes with which it was committed. Cost:
+    one pass over the store, and a few megabytes of memory for each of a few threads.
     """
     found = StoreReport(place_of(url))
     found.was_committed = any(files.exists(found.root / key) for key in (ROOT_KEY, MANIFEST_KEY))
@@ -320,7 +320,7 @@ def _check_shards(found: StoreReport, advance: Callable[[int], None]) -> None:
 
 
 def _check_link(found: StoreReport) -> None:
-    """Check the size of the ``.bin`` that a store links to; nothing else is known of it."""
+    """Check the size of the ``.bin`` that a store links to; it has no checksums."""
     link = find_link(found.facts or {}, found.root)
     if link is None:
         return
@@ -332,13 +332,13 @@ def _check_link(found: StoreReport) -> None:
 
 
 def _note_other_files(found: StoreReport) -> None:
-    """Note files that are no part of the store."""
+    """Note files that are not part of the store."""
     known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, SIGNATURE_KEY, *_SCRATCH_KEYS}
     known |= {f"{layout.name}/{ROOT_KEY}" for layout in found.layouts}
     for layout in found.layouts:
         known |= {layout.shard_key(shard) for shard in range(layout.num_shards)}
     keys: list[str] = []
-    with suppress(StoreUnreadableError):  # a folder, whose shards are damage
+    with suppress(StoreUnreadableError):  # a folder, whose shards count as damage
         keys = sorted(files.list_keys(found.root, depth=None))
     for key in keys:
         if key in known or key.startswith(f"{REPAIR_KEY}/"):
@@ -350,7 +350,7 @@ def _note_other_files(found: StoreReport) -> None:
 
 
 def _read(found: StoreReport, key: str) -> bytes | None:
-    """Return the content of a metadata file; None, and damage, if it cannot be read."""
+    """Return the content of a metadata file; None, recorded as damage, if unreadable."""
     try:
         return files.read_file(found.root / key)
     except StoreNotFoundError:

@@ -1,7 +1,7 @@
 """Read any local Zarr array by position.
 
-Its ``zarr.json`` is not trusted: every size in it is checked before use. Arrays of one or two
-dimensions that are chunked along the first axis only are read straight from their files;
+Its ``zarr.json`` is untrusted: every size in it is checked before use. Arrays of one or two
+dimensions that are chunked along the first axis only are read directly from their files;
 zarr-python reads the others, with the same interface.
 """
 
@@ -36,7 +36,7 @@ from zindex.store.rows import RowReader
 from zindex.store.shard import FOREIGN_REMEDY, MISSING, ArrayFiles, IndexForm
 
 _MAX_DIMS = 32
-# Kinds of numpy dtypes that are read.
+# Supported kinds of numpy dtypes.
 _KINDS = "biuf"
 _METADATA = "zarr.json"
 _KNOWN_KEYS = {
@@ -53,8 +53,8 @@ def open_array(path: str | os.PathLike[str], *, verify: Verify = "first") -> Row
     path
         Path or ``file://`` URL of the array's directory.
     verify
-        When a chunk that has a crc32c is checked: ``"first"``, at its first touch in a process,
-        ``"always"`` or ``"never"``. Arrays that zarr-python reads are checked always.
+        When a chunk with a crc32c is verified: ``"first"``, on first use in a process, ``"always"``
+        or ``"never"``. Arrays read by zarr-python are always verified.
 
     Returns
     -------
@@ -64,9 +64,9 @@ def open_array(path: str | os.PathLike[str], *, verify: Verify = "first") -> Row
     Raises
     ------
     StoreNotFoundError
-        If no array is there.
+        If the path is not an array.
     StoreError
-        If its metadata are damaged or name something that cannot be read.
+        If its metadata are damaged or not supported.
     """
     check_choice("verify", verify, get_args(Verify))
     root = local_path(path, "an array")
@@ -93,12 +93,12 @@ class _Metadata:
         self.root = root
 
     def require(self, holds: bool, must: str, got: Any) -> None:
-        """Refuse the metadata unless a condition holds."""
+        """Raise an error about the metadata unless a condition holds."""
         if not holds:
             raise StoreError(f"{self.root / _METADATA} must {must}, got {str(got)[:80]}; check it")
 
     def check(self) -> None:
-        """Refuse metadata that no array of numbers can have."""
+        """Reject metadata that no numeric array can have."""
         fields = self.fields
         kind = fields.get("zarr_format"), fields.get("node_type")
         must = "describe an array of Zarr format 3"
@@ -128,7 +128,7 @@ class _Metadata:
         self.require(fits, f"have chunks of at most {MAX_CHUNK_NBYTES:,} bytes", f"{nbytes:,}")
 
     def _limit_chunks(self, counts: Sequence[int]) -> None:
-        """Refuse more chunks than an array may have, given their number along each axis."""
+        """Reject more chunks than an array may have, given their number along each axis."""
         count = math.prod(counts)
         self.require(count <= MAX_CHUNKS, f"have at most {MAX_CHUNKS:,} chunks", f"{count:,}")
 
@@ -217,7 +217,7 @@ class ZarrRows(RowReader):
     Raises
     ------
     StoreError
-        If zarr-python cannot open it, or it is no array of numbers with at least one dimension.
+        If zarr-python cannot open it, or it is not a numeric array with at least one dimension.
     """
 
     def __init__(self, path: str) -> None:
@@ -254,7 +254,7 @@ class ZarrRows(RowReader):
             ) from error
 
     def _find_files(self, start: int, stop: int) -> None:
-        """Refuse rows of missing files: zarr-python would return fill values."""
+        """Raise if files of the rows are missing: zarr-python would return fill values."""
         along = range(start // self._grid[0], -(-stop // self._grid[0]))
         others = [
             range(-(-size // part))
@@ -271,7 +271,7 @@ class ZarrRows(RowReader):
             self._found.add(numbers)
 
     def _check_index(self, file: str, numbers: tuple[int, ...]) -> None:
-        """Refuse a shard that lacks a chunk, if its index has one of the usual codecs."""
+        """Raise if a shard lacks a chunk, if its index has one of the usual codecs."""
         (codec,) = self._array.metadata.codecs
         names = [type(step).__name__ for step in codec.index_codecs]
         if names not in (["BytesCodec", "Crc32cCodec"], ["BytesCodec"]):
@@ -301,7 +301,7 @@ def _open(path: str) -> Any:
 
     try:
         array = zarr.open_array(path, mode="r")
-        # Newer versions can make a missing chunk of a shard an error too.
+        # Newer versions can also treat a missing chunk of a shard as an error.
         if hasattr(array, "with_config") and zarr.config.get("array.read_missing_chunks", None):
             config: Any = {"read_missing_chunks": False}
             array = array.with_config(config)
