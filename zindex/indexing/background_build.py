@@ -1,4 +1,4 @@
-"""A build that runs in the background of its process."""
+"""A build in a background thread of its process."""
 
 import atexit
 import threading
@@ -13,24 +13,25 @@ R = TypeVar("R")
 
 
 def before_exit(function: Callable[[], None]) -> None:
-    """Call a function when the process ends, while thread pools still take work.
+    """Register an exit hook that runs while thread pools still accept work.
 
-    Functions of ``atexit`` run after the pools are closed.
+    Functions of ``atexit`` run after the pools are shut down.
     """
     getattr(threading, "_register_atexit", atexit.register)(function)
 
 
 class BackgroundBuild(Generic[R]):
-    """A build in a daemon thread: it ends with its process, and its finished shards stay.
+    """A build in a daemon thread: it ends with its process, which keeps finished shards.
 
     Parameters
     ----------
     build
-        Called in the thread, with a copy of the caller's context; None: there is nothing to build.
+        Called in the thread, with a copy of the caller's context; None if there is nothing to
+        build.
     name
         Name of the thread.
     timeline
-        Where the tasks of the build are recorded, and the blocks of `span`.
+        Records the tasks of the build and the blocks of `span`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class BackgroundBuild(Generic[R]):
 
     @property
     def is_done(self) -> bool:
-        """Whether the build has ended."""
+        """Whether the build has finished or failed."""
         return self._thread is None or not self._thread.is_alive()
 
     def span(self, name: str) -> AbstractContextManager[None]:
@@ -65,17 +66,17 @@ class BackgroundBuild(Generic[R]):
         return self.timeline.span(name)
 
     def join(self) -> None:
-        """Wait for the end of the build, whether it failed or not."""
+        """Wait until the build has finished or failed."""
         if self._thread is not None:
             self._thread.join()
 
     def wait(self) -> R:
-        """Wait for the end of the build, and return its result; None if there was no build.
+        """Wait for the build and return its result; None if there was no build.
 
         Raises
         ------
         ZindexError
-            What the build raised.
+            The error of the build.
         """
         if self._thread is not None:
             with self.timeline.span("wait-for-build"):

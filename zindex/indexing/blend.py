@@ -1,13 +1,13 @@
 """The build of a blend, for one split of a run.
 
-The greedy order is computed in chunks in parallel, although each position depends on all before
-it. The task of a chunk starts a warm-up earlier, from counts in proportion to the weights, and
-reaches the true order after a few positions. This is proven for every build: the counts at the end
-of each chunk must equal those from which the next one was computed, from position 0 on. A chunk
-that fails is computed again from the true counts, and only proven chunks are written.
+The greedy order is computed in chunks in parallel, although each position depends on all earlier
+ones. The task of a chunk starts a warm-up earlier, from counts in proportion to the weights, and
+converges to the true order after a few positions. Every build proves this: the counts at the end of
+each chunk must equal those from which the next one was computed, from position 0 on. A chunk that
+fails is recomputed from the true counts, and only proven chunks are written.
 
 The permutation of the scalable order depends only on the number of samples, which the configuration
-names. So it is computed shard by shard while datasets are still being opened.
+specifies. It is therefore computed shard by shard while datasets are still being opened.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards
 
 R = TypeVar("R")
 
-#: Bytes of the permutation that workers keep until the datasets are open.
+#: Bytes of the permutation that workers hold until the datasets are open.
 _AHEAD_NBYTES = 1 << 29
-# Before all work on datasets, and after tasks that free memory.
+# Priority over all work on datasets, but below tasks that free memory.
 _PRIORITY = 2
 
 
 class Permutation:
-    """The shards of one permutation, each computed once and kept on its worker.
+    """The shards of one permutation, each computed once and held by its worker.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ class Permutation:
         self._shards: dict[int, asyncio.Task[Held]] = {}
 
     def start(self) -> None:
-        """Submit the first shards; this needs a running event loop."""
+        """Submit the first shards; requires a running event loop."""
         layout = self.plan.layout
         nbytes = layout.shard_length * self.plan.dtype.itemsize
         for shard in range(min(layout.num_shards, max(1, _AHEAD_NBYTES // nbytes))):
             self._shards[shard] = asyncio.create_task(self._compute(shard))
 
     async def take(self, shard: int) -> Held | None:
-        """Return one shard, as an argument of a task; None: the task must compute it."""
+        """Return one shard, as a task argument; None if the task must compute it."""
         task = self._shards.pop(shard, None)
         if task is not None:
             return await task
@@ -108,7 +108,7 @@ class Permutation:
     async def remove_scratch(self) -> None:
         """Remove the scratch files.
 
-        Another builder may still need them; it then computes them again.
+        Another builder may still need them; it will recompute them.
         """
         if self.plan.shuffle == "uniform":
             await asyncio.to_thread(uniform_shuffle.remove_scratch, self.scratch)
@@ -169,21 +169,21 @@ def scratch_folder(plan: PermutationPlan, folder: PlaceLike) -> Path:
 
 logger = logging.getLogger(__name__)
 
-# Positions of the warm-up before a chunk, and more of them for many datasets.
+# Positions of the warm-up before a chunk; more for many datasets.
 _WARM_UP, _WARM_UP_PER_DATASET = 1 << 14, 16
-# Chunks in memory per thread, computed or waiting for a proof or for their writing.
+# Chunks in memory per thread: computed, or waiting to be proven or written.
 _CHUNKS_PER_THREAD = 3
 # Attempts of a build, while builders of other blends in the same order remove its scratch files.
 _NUM_ATTEMPTS = 8
-# Writing has priority: it frees memory.
+# Writing has priority because it frees memory.
 _WRITE, _COMPUTE = 3, 0
 
-#: First part of the names of the folders of uniform shuffles in the index folder.
+#: Name prefix of the folders of uniform shuffles in the index folder.
 SHUFFLE_PREFIX = "shuffle-"
 
 
 class GreedyChunk(NamedTuple):
-    """One shard of a greedy blend, computed but not proven."""
+    """One shard of a greedy blend, computed but not yet proven."""
 
     dataset_index: AnyArray
     dataset_sample_index: AnyArray
@@ -228,7 +228,7 @@ def _read_chunk(
 ) -> tuple[AnyArray, AnyArray] | None:
     """Return a stored shard, which was proven before, and advance the counts to its end.
 
-    Returns None if its samples do not continue from the counts, which are wrong then.
+    Returns None if its samples do not continue from the counts, which means that these are wrong.
     """
     layouts = (plan.dataset_layout, plan.sample_layout)
     if any(find_receipt(root, layout, shard, whole=True) is None for layout in layouts):
@@ -243,7 +243,7 @@ def _read_chunk(
 
 
 def describe_chunk(chunk: GreedyChunk) -> tuple[str, str]:
-    """Task: return digests of the counts before and after a chunk, which neighbours must share."""
+    """Task: return digests of the counts before and after a chunk; neighbours must agree."""
     return chunk.start, digest_counts(chunk.stop_counts)
 
 
@@ -260,7 +260,7 @@ def store_chunk(plan: BlendPlan, root: Place, shard: int, chunk: GreedyChunk) ->
 def _store(
     plan: BlendPlan, root: Place, shard: int, datasets: AnyArray, samples: AnyArray
 ) -> list[ShardResult]:
-    """Write one shard of both arrays, which no build reads again."""
+    """Write one shard of both arrays, bypassing the page cache."""
     return [
         store_shard(root, plan.dataset_layout, shard, lambda: datasets, cached=False, whole=True),
         store_shard(root, plan.sample_layout, shard, lambda: samples, cached=False, whole=True),
@@ -295,7 +295,7 @@ def store_shares(plan: BlendPlan, root: Place, counts: Int64Array) -> list[Shard
 
 
 def digest_counts(counts: Int64Array) -> str:
-    """Return the digest of the counts at a border of chunks, for certificates: 16 hex digits."""
+    """Return the digest of the counts at a chunk boundary, for certificates: 16 hex digits."""
     return hashlib.sha256(counts.astype("<i8", copy=False).data).hexdigest()[:16]
 
 
@@ -303,7 +303,7 @@ def digest_counts(counts: Int64Array) -> str:
 class BlendBuild(StoreBuild[BlendPlan]):
     """The build of one blend."""
 
-    #: The permutation of a scalable blend, if it was started before.
+    #: The permutation of a scalable blend, if it was started earlier.
     permutation: Permutation | None = None
 
     async def build(self) -> BuildResult:
@@ -314,7 +314,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
             except (VerificationError, FileNotFoundError):
                 if self.plan.shuffle != "uniform":
                     raise
-                # Another builder of the same order was faster, and removed the scratch files.
+                # Another builder of the same order finished first and removed the scratch files.
                 self.permutation = None
         return await super().build()
 
@@ -341,7 +341,8 @@ class BlendBuild(StoreBuild[BlendPlan]):
         shares = await asyncio.to_thread(store_shares, plan, self.root, counts)
         self.advance(len(shares))
         results += shares
-        # Before the commit: a builder that dies after it never returns to the scratch files.
+        # Before the commit: a builder that dies after the commit never returns to the scratch
+        # files.
         await permutation.remove_scratch()
         return results, facts
 
@@ -358,7 +359,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
         return await store_together(map(bounded, range(self.plan.dataset_layout.num_shards)))
 
     async def _scalable(self, permutation: Permutation) -> list[ShardResult]:
-        """Store every shard as soon as its shard of the permutation is computed."""
+        """Store each shard as soon as its shard of the permutation is computed."""
         plan, root = self.plan, self.root
         is_new = not files.list_names(root / plan.dataset_layout.name)
 
@@ -374,12 +375,12 @@ class BlendBuild(StoreBuild[BlendPlan]):
                 "blend", store_scalable_shard, *args, number=shard, priority=_WRITE
             )
 
-        # Computed here once, the counts travel with the plan.
+        # Computed once here, the counts are sent with the plan.
         assert int(plan.counts.sum()) == plan.num_samples
         return await self._each_shard(one)
 
     async def _greedy(self) -> tuple[list[ShardResult], Int64Array, list[str]]:
-        """Store every chunk once the chunk before it proves it right.
+        """Store each chunk once the previous chunk proves it correct.
 
         Returns
         -------
@@ -388,7 +389,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
         counts
             Shape (datasets,), int64: samples drawn of each dataset.
         borders
-            Digests of the counts at every border of chunks, on which both sides agree.
+            Digests of the counts at every chunk boundary, on which both chunks agree.
         """
         plan, root = self.plan, self.root
         num_shards = plan.dataset_layout.num_shards

@@ -22,7 +22,7 @@ from zindex.store.rows import RowReader
 
 # Errors that numpy computes while the kernel is loaded, and while it is compiled.
 _LOADING_ERRORS, _COMPILING_ERRORS = 1 << 27, 1 << 31
-# What a position takes besides the errors of all datasets, and in the scalable order, in errors.
+# Cost of a position besides the errors of all datasets, and in the scalable order, in errors.
 _GREEDY_ERRORS, _KEYED_ERRORS = 32, 256
 
 
@@ -34,7 +34,7 @@ class BlendArrays(NamedTuple):
     #: Shape (samples,): positions to positions in that dataset.
     dataset_sample_index: RowReader | AnyArray
     #: Shape (datasets,), int64: samples that the whole blend draws of each dataset. For a greedy
-    #: blend that is still being built this is a reader, which waits for the end of the build.
+    #: blend that is still being built, a reader that waits for the end of the build.
     dataset_count: Int64Array
 
 
@@ -49,7 +49,7 @@ def compute_scalable(
         Shape (stop - start,) each.
     """
     datasets, samples = empty_blend(plan, stop - start)
-    # The permutation of one block fits in the CPU cache; each look-up of datasets builds a table.
+    # The permutation of a block fits in the CPU cache; each dataset look-up builds a table.
     step = max(block_length, 16 * plan.num_datasets)
     for first in range(start, stop, step):
         numbers = compute_permutation(plan.permutation, first, min(first + step, stop))
@@ -124,7 +124,7 @@ def _is_sooner_in_numpy(plan: BlendPlan, num_positions: int) -> bool:
     if is_loaded(run_blend) or early.has_ended():
         return False
     num_errors = count_errors(plan, num_positions)
-    if num_errors > _LOADING_ERRORS:  # to look for a compiled kernel takes milliseconds
+    if num_errors > _LOADING_ERRORS:  # looking up a compiled kernel takes milliseconds
         return num_errors <= _COMPILING_ERRORS and not is_compiled(run_blend)
     return True
 
@@ -153,7 +153,7 @@ def follow_blend_arrays(store: Store, plan: BlendPlan) -> BlendArrays:
     store
         The followed store.
     plan
-        The blend; arrays that its order can compute on read need no wait.
+        The blend; arrays that its order can compute on read are available immediately.
     """
     if plan.order == "scalable" and plan.shuffle == "keyed":
         return _computed(plan)
@@ -165,7 +165,7 @@ def follow_blend_arrays(store: Store, plan: BlendPlan) -> BlendArrays:
 def compute_blend_arrays(plan: BlendPlan) -> BlendArrays:
     """Return the arrays of a blend that is not stored.
 
-    With ``stored="minimal"`` they are computed on read, otherwise now, in memory.
+    With ``stored="minimal"`` they are computed on read, otherwise immediately, in memory.
     """
     if plan.stored == "minimal":
         return _computed(plan)

@@ -1,4 +1,4 @@
-"""Futures of the stores of a run that is being built: one per split and dataset, and per blend."""
+"""Futures of the stores of a running build: one per split and dataset, and one per blend."""
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable
@@ -16,13 +16,12 @@ from zindex.plan.split import SPLIT_NAMES
 class BuildFuture(Future[BuildResult | None]):
     """The build of one store: a ``concurrent.futures.Future`` that can also be awaited.
 
-    The result is None if the run needs no such store. ``cancel()`` also ends a build that has
-    begun; its finished shards stay. Callbacks run in the thread of the builds, which waits for
-    them.
+    The result is None if the run needs no such store. ``cancel()`` also stops a running build and
+    keeps its finished shards. Callbacks run in the thread of the builds and block it.
     """
 
     def __await__(self) -> Generator[Any, None, BuildResult | None]:
-        # Shielded: the timeout of one waiter does not end the build.
+        # Shielded: a timeout of one waiter does not cancel the build.
         return asyncio.shield(asyncio.wrap_future(self)).__await__()
 
 
@@ -33,7 +32,7 @@ class BuildFutures:
     ----------
     config
         The run. It has a future for every dataset and blend of each split; which of them need a
-        store is known once the datasets are opened.
+        store is known once the datasets are open.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -48,12 +47,12 @@ class BuildFutures:
         for split in SPLIT_NAMES:
             for path, label in named:
                 future = self._keys[path, split] = BuildFuture()
-                # Only then do `concurrent.futures.wait` and `as_completed` take note of it.
+                # Required for `concurrent.futures.wait` and `as_completed` to notice it.
                 future.add_done_callback(_notify_if_cancelled)
                 self.by_split.setdefault(split, {})[label] = future
 
     def bind(self, key: ResultKey, root: Place) -> None:
-        """Name the store of a future; datasets of the same lengths share one."""
+        """Assign a store to a future; datasets of equal lengths share one."""
         keys = self._roots.setdefault(root, [])
         if key not in keys:
             keys.append(key)
@@ -64,12 +63,12 @@ class BuildFutures:
             _settle(self._keys[key], result)
 
     def skip_others(self, keys: Iterable[ResultKey]) -> None:
-        """Set the futures that need no store: all but those of the plan."""
+        """Set the result of all futures that need no store."""
         for key in self._keys.keys() - set(keys):
             _settle(self._keys[key], None)
 
     def fail(self, error: BaseException) -> None:
-        """Set the error of the run where there is no result."""
+        """Set the error of the run on all pending futures."""
         for future in self._keys.values():
             _settle(future, None, error)
 
@@ -79,7 +78,7 @@ class BuildFutures:
         return all(self._keys[key].cancelled() for key in keys)
 
     def on_cancel(self, roots: Iterable[Place], cancel: Callable[[], object]) -> None:
-        """Call a function once the futures of all these stores are cancelled, perhaps now."""
+        """Call back once the futures of all these stores are cancelled, possibly immediately."""
         wanted = list(roots)
 
         def check(_: object) -> None:
@@ -91,12 +90,12 @@ class BuildFutures:
                 self._keys[key].add_done_callback(check)
 
     def cancel(self) -> None:
-        """Cancel all that are not done."""
+        """Cancel all pending futures."""
         for future in self._keys.values():
             future.cancel()
 
     def check(self) -> None:
-        """Raise a ``concurrent.futures.CancelledError`` if one is cancelled."""
+        """Raise a ``concurrent.futures.CancelledError`` if any future is cancelled."""
         names = [
             f"{split}/{name}"
             for split, row in self.by_split.items()
@@ -117,7 +116,7 @@ def _notify_if_cancelled(future: Future[Any]) -> None:
 def _settle(
     future: BuildFuture, result: BuildResult | None, error: BaseException | None = None
 ) -> None:
-    """Set the outcome of a future unless it has one; it may be cancelled at any moment."""
+    """Set the outcome of a future unless it has one; it may be cancelled concurrently."""
     with suppress(InvalidStateError):
         if error is None:
             future.set_result(result)

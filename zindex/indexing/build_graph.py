@@ -1,7 +1,7 @@
-"""The build of a run as one Dask graph: from the plans of its stores to their commits.
+"""The build of a run as a single Dask graph, from the plans of its stores to their commits.
 
-Tasks write the shards that ``zindex build`` writes, and find those that exist. The layers of a
-store are named by stage, dataset and split, such as ``shuffle-web-train``.
+Tasks write the shards that ``zindex build`` writes, and detect existing ones. The layers of a store
+are named by stage, dataset and split, such as ``shuffle-web-train``.
 """
 
 import os
@@ -58,36 +58,36 @@ def plan_graph(
 ) -> Any:
     """Return the build of a run as a ``dask.delayed.Delayed`` object, for any Dask scheduler.
 
-    ``.compute()`` and ``client.compute(...)`` commit what `zindex.build` commits, byte for byte,
-    and ``.visualize()`` draws it. Stores that are finished now are no part of the graph, and tasks
-    find shards that exist, so the graph of an interrupted build resumes it.
+    ``.compute()`` and ``client.compute(...)`` commit the same bytes as `zindex.build`, and
+    ``.visualize()`` draws the graph. Finished stores are not part of the graph, and tasks detect
+    existing shards, so the graph of an interrupted build resumes it.
 
     Parameters
     ----------
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     num_threads
-        Threads of the cluster, by which many small indices are divided among tasks; None takes
-        those of this machine.
+        Threads of the cluster, which determine how small indices are grouped into tasks; None uses
+        the number of threads of this machine.
 
     Returns
     -------
     build
-        Its value is that of `zindex.build`: the result of each dataset path and split, and that of
-        a blend under (None, split).
+        Its value equals the result of `zindex.build`: the result of each dataset path and split,
+        and that of a blend under (None, split).
 
     Raises
     ------
     PlanError
-        If a packed index is too large for one task: its shards are known once all documents are
-        counted, so it is one task of the graph.
+        If a packed index is too large for one task: its shards are known only once all documents
+        are counted, so it is a single task of the graph.
     ZindexError
         If a dataset is missing, damaged or too small.
 
     Notes
     -----
-    A scheduler keeps the whole graph and forgets it with its process. `zindex.build` submits the
-    same tasks in windows, and survives the loss of the scheduler.
+    A scheduler holds the whole graph in memory and loses it when it dies. `zindex.build` submits
+    the same tasks in windows and survives the loss of the scheduler.
     """
     config = as_config(config)
     items = list(plan_run(config))
@@ -97,7 +97,7 @@ def plan_graph(
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A blend whose plan is written, as tasks take it."""
+    """A blend whose plan is written, as passed to tasks."""
 
     plan: BlendPlan
     store_plan: StorePlan
@@ -105,7 +105,7 @@ class Begun:
 
 @dataclass
 class _RunGraph:
-    """The graph of a run while it is made."""
+    """The graph of a run under construction."""
 
     config: RunConfig
     num_threads: int
@@ -113,7 +113,8 @@ class _RunGraph:
     def __post_init__(self) -> None:
         self.graph = TaskGraph()
         self.labels = label_paths([dataset.path for dataset in self.config.members])
-        # Dask runs only the first of two tasks of one key, and these must look at the disk again.
+        # Dask runs only the first of two tasks with equal keys, but these must check the disk
+        # again.
         self.token = uuid4().hex[:8]
 
     def add_run(self, items: Sequence[PlannedStore]) -> Result:
@@ -147,7 +148,7 @@ class _RunGraph:
         return lambda stage: f"{stage}-{label}-{split}-{self.token}"
 
     def _add_small(self, missing: Iterable[tuple[Place, PlannedStore]]) -> dict[Place, Inline]:
-        """Add tasks that build several small indices each, if there are many."""
+        """Add tasks that each build several small indices, if there are many."""
         small = [
             (root, item)
             for root, item in missing
@@ -168,7 +169,7 @@ class _RunGraph:
         return results
 
     def _add_store(self, item: PlannedStore) -> Result:
-        """Add the tasks of one store; return the one that commits it."""
+        """Add the tasks of one store; return the task that commits it."""
         store_plan, layer = adopt_grid(self._store_plan(item)), self._layer(item)
         plan = replace(item.plan, grid=store_plan.grid or item.plan.grid)
         if isinstance(item, PlannedBlend):
@@ -218,9 +219,9 @@ class _RunGraph:
         else:
             counts = np.zeros(plan.num_datasets, np.int64)
             for shard in range(plan.dataset_layout.num_shards):
-                # Each chunk starts from guessed counts, which those of the one before it prove.
+                # Each chunk starts from guessed counts, which the previous chunk must confirm.
                 guess = add(layer("guess"), shard, guess_chunk, started, shard)
-                # In the same layer, for layers cannot depend on each other both ways.
+                # In the same layer, because layers cannot depend on each other in both directions.
                 chunk = add(layer("blend"), shard, prove_stored, started, shard, guess, counts)
                 counts = add(layer("blend"), (shard, "counts"), blend.count_chunk, chunk)
                 stored.append(add(layer("store"), shard, store_proven, started, shard, chunk))
@@ -229,7 +230,7 @@ class _RunGraph:
     def _add_permutation(
         self, plan: BlendPlan, scratch: Any, layer: Callable[[str], str]
     ) -> Iterator[Result]:
-        """Yield the shards of a uniform permutation; none of a keyed one, computed in place."""
+        """Yield the shards of a uniform permutation; a keyed one has none, as it is computed."""
         if scratch is None:
             return
         add, given = self.graph.add, plan.permutation
@@ -252,7 +253,7 @@ class _RunGraph:
 
 
 def adopt_grid(store_plan: StorePlan) -> StorePlan:
-    """Return the plan of a store on the grid on which it was begun, if it was."""
+    """Return the plan of a store, on its existing grid if it was begun."""
     try:
         stored = read_plan(store_plan.root)
     except StoreNotFoundError:
@@ -285,7 +286,7 @@ def begin_blend(begun: Begun) -> Begun:
 def commit(
     store_plan: StorePlan, results: Sequence[ShardResult], facts: Mapping[str, Any]
 ) -> BuildResult:
-    """Commit a store, all shards of which are written."""
+    """Commit a store whose shards are all written."""
     commit_store(store_plan, [result.receipt for result in results], dict(facts))
     num_written = sum(result.written for result in results)
     return BuildResult(open_index(store_plan), num_written, store_plan.num_shards)
@@ -331,14 +332,14 @@ def store_scalable(begun: Begun, shard: int, numbers: AnyArray | None) -> list[S
 
 
 def guess_chunk(begun: Begun, shard: int) -> blend.GreedyChunk:
-    """Task: return one shard of a greedy blend, stored or after a warm-up."""
+    """Task: return one shard of a greedy blend, stored or computed after a warm-up."""
     return blend.compute_chunk(begun.plan, begun.store_plan.root, shard)
 
 
 def prove_stored(
     begun: Begun, shard: int, chunk: blend.GreedyChunk, counts: Int64Array
 ) -> blend.GreedyChunk:
-    """Task: return a chunk of a greedy blend, computed again unless it began from true counts."""
+    """Task: return a chunk of a greedy blend, recomputed unless it started from the true counts."""
     if chunk.start == blend.digest_counts(counts):
         return chunk
     return blend.compute_chunk(begun.plan, begun.store_plan.root, shard, counts)
@@ -347,7 +348,7 @@ def prove_stored(
 def store_proven(
     begun: Begun, shard: int, chunk: blend.GreedyChunk
 ) -> tuple[list[ShardResult], str]:
-    """Task: write one proven chunk; return the digest of the counts at its end, too."""
+    """Task: write one proven chunk; also return the digest of the counts at its end."""
     results = blend.store_chunk(begun.plan, begun.store_plan.root, shard, chunk)
     return results, blend.digest_counts(chunk.stop_counts)
 
@@ -369,7 +370,7 @@ def read_shuffled(
     start: int,
     stop: int,
 ) -> AnyArray:
-    """Task: return positions of a uniform permutation, all buckets of which are shuffled."""
+    """Task: return positions of a uniform permutation whose buckets are all shuffled."""
     assert num_buckets == shuffle.num_parts
     starts = uniform_shuffle.start_buckets(counts)
     return uniform_shuffle.read_positions(shuffle, scratch, starts, start, stop)
@@ -382,7 +383,7 @@ def finish_run(
     keys: Sequence[ResultKey],
     values: Sequence[BuildResult],
 ) -> dict[ResultKey, BuildResult]:
-    """Task: check the blends of a built run, and name its stores."""
+    """Task: check the blends of a built run, and write the names of its stores."""
     results = dict(zip(keys, values, strict=True))
     check_blends(blends, results)
     name_stores(config, names)

@@ -30,7 +30,7 @@ def permute_epochs(
     Parameters
     ----------
     plan, stage
-        They decide the keys.
+        Determines the keys.
     start
         First position.
     out
@@ -42,8 +42,8 @@ def permute_epochs(
 
     Notes
     -----
-    Law: the values of each epoch are a permutation of their own. Cost: O(positions), however many
-    epochs there are.
+    Law: the values of each epoch are a permutation of their own. Cost: O(positions), independent of
+    the number of epochs.
     """
     position, stop = start, start + len(out)
     while position < stop:
@@ -63,7 +63,7 @@ def fill_shuffle(plan: SplitPlan, sample_starts: Int64Array, start: int, out: An
     Parameters
     ----------
     plan
-        It decides the keys.
+        Determines the key.
     sample_starts
         Shape (epochs + 1,), int64: sample at which each epoch starts.
     start
@@ -98,7 +98,8 @@ class ComputedArray(RowReader):
     layout
         The array, as it would be stored.
     plan, compute
-        ``compute(plan, start, stop)`` returns rows; a module-level function, for pickling.
+        ``compute(plan, start, stop)`` returns rows. A module-level function, so that it can be
+        pickled.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class ComputedShuffle(RowReader):
     Parameters
     ----------
     plan
-        It decides the keys and the grid.
+        Determines the keys and the grid.
     sample_starts
         Shape (epochs + 1,), int64: sample at which each epoch starts.
     """
@@ -157,7 +158,7 @@ class CountedArrays:
     plan: CountedPlan
     #: Where partitions start: shape (partitions + 1, columns), the sample in the first column.
     partition_starts: RowReader
-    #: Positions to samples: shape (samples,); None where it is computed.
+    #: Positions to samples: shape (samples,); None if it is computed.
     stored_shuffle: RowReader | None
 
     @classmethod

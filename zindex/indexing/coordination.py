@@ -1,4 +1,4 @@
-"""Waiting for stores that another process builds, and taking over when its heartbeat stops."""
+"""Wait for stores that another process builds, and take over when its heartbeat stops."""
 
 import asyncio
 import logging
@@ -19,17 +19,17 @@ from zindex.store.open import Store
 
 logger = logging.getLogger(__name__)
 
-#: Timeout, in seconds, of a process that waits for a store of another one.
+#: Seconds that a process waits for a store of another one.
 TIMEOUT = 3600.0
 #: Seconds without a heartbeat after which rank 1 takes over the builds; later ranks wait longer.
 TAKEOVER = 60.0
-#: Most seconds between two heartbeats.
+#: Maximum seconds between two heartbeats.
 HEARTBEAT_INTERVAL = 10.0
-#: Unfinished stores that have a heartbeat and are checked for one: the first of them.
+#: Number of unfinished stores, the first ones, that have a heartbeat and are polled.
 NUM_WATCHED = 8
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
-# A builder with a heartbeat that finishes no shard is given up after this multiple of the patience.
+# A builder with a heartbeat that finishes no shard is given up after this many times the patience.
 _MAX_IDLE = 10
 
 
@@ -43,9 +43,9 @@ class Rank:
     timeout: float = TIMEOUT
     #: Seconds without a heartbeat after which rank 1 takes over.
     takeover: float = TAKEOVER
-    #: Called regularly while waiting or building; raises when another process failed.
+    #: Called regularly while waiting or building; raises if another process failed.
     listen: Callable[[], None] = lambda: None
-    #: Replaced by tests.
+    #: Injected by tests.
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
 
@@ -53,7 +53,7 @@ class Rank:
     def patience(self) -> float:
         """Seconds without a heartbeat after which this process takes over.
 
-        It grows with the rank, so that the ranks take over one by one.
+        It grows with the rank, so that ranks take over one at a time.
         """
         return self.takeover * (1 + math.log2(max(1, self.number)))
 
@@ -61,7 +61,7 @@ class Rank:
 async def write_heartbeats(
     building: Callable[[], Iterable[Place]], takeover: float = TAKEOVER
 ) -> None:
-    """Write the heartbeat of some unfinished stores, for ranks that wait for them, until cancelled.
+    """Write the heartbeat of unfinished stores, for waiting ranks, until cancelled.
 
     Parameters
     ----------
@@ -85,20 +85,20 @@ def wait_for_others(
     num_looks: int = 1,
     is_wanted: Callable[[Place], bool] = lambda root: True,
 ) -> None:
-    """Call back with each store when it is committed; return early if the builder is gone.
+    """Call back with each store when it is committed; return early if the builder seems dead.
 
     Parameters
     ----------
     rank
         This process.
     plans
-        The stores, in the same order on all ranks: the first ones have a heartbeat.
+        The stores, in the same order on all ranks, since only the first ones have a heartbeat.
     receive
-        Called with the directory of a committed store, and the store.
+        Called with the directory of a committed store and the store.
     num_looks
-        Unfinished stores that are looked for at a time, the first ones.
+        Number of unfinished stores, the first ones, that are polled at a time.
     is_wanted
-        Whether a store is still waited for.
+        Whether a store is still needed.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def wait_for_others(
         _FIRST_WAIT, longest, timeout=rank.timeout, clock=rank.clock, sleep=rank.sleep
     )
     while pending:
-        # All are needed, so it is enough to look for the first missing one, by one look-up.
+        # All are needed, so polling the first missing one with a single look-up is enough.
         num_pending = len(pending)
         for place in reversed(range(max(0, num_pending - num_looks), num_pending)):
             plan = pending[place]
@@ -154,7 +154,7 @@ class BuilderWatch:
         self.heartbeat: list[str | None] = []
 
     def is_over(self, pending: Sequence[StorePlan]) -> bool:
-        """Return whether the builder must be gone or stuck, as nothing changed for too long."""
+        """Return whether the builder seems dead or stuck: nothing changed for too long."""
         now = self.clock()
         if now < self.next_look:
             return False
@@ -163,7 +163,7 @@ class BuilderWatch:
         heartbeat: list[str | None] = []
         for plan in pending[-NUM_WATCHED:]:
             heartbeat.append(read_heartbeat(plan.root))
-            with suppress(FileNotFoundError):  # not begun
+            with suppress(FileNotFoundError):  # not yet begun
                 progress.append(read_status(plan.root).num_done)
         if progress != self.progress:
             self.progress, self.last_progress, self.last_heartbeat = progress, now, now

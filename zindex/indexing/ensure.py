@@ -1,11 +1,11 @@
-"""Stores that a run needs: built in the background on rank 0, awaited on the other ranks.
+"""Stores that a run needs, built in the background on rank 0 and awaited on other ranks.
 
-Every process of a run needs the same stores. Rank 0 builds the missing ones; the others poll for
-their commits. No process waits in a collective. When the builder's heartbeat stops, the next rank
-takes over; builds are idempotent, so two builders of one store do no harm.
+Every process of a run needs the same stores. Rank 0 builds the missing ones; the other ranks poll
+for their commits, without a collective. When the builder's heartbeat stops, the next rank takes
+over. Builds are idempotent, so two builders of one store do no harm.
 
-Small indices are computed by each process that reads them, without waiting for any other. Rank 0
-keeps those that a store opens faster for later processes.
+Small indices are computed by every process that reads them, without any coordination. Rank 0 stores
+those that open faster than they are computed, for later processes.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ from zindex.store.open import FollowedStore, Store, follow_plan
 
 logger = logging.getLogger(__name__)
 
-#: Rows of a small index, which each process computes: 50 MB.
+#: Maximum rows of a small index, which each process computes: 50 MB.
 MAX_COMPUTED_ROWS = 1 << 22
-# All small indices of a run together have at most so many times the rows of the largest.
+# The small indices of a run together have at most this many times the rows of the largest.
 _RUN_FACTOR = 4
 # Seconds between two checks of a builder for failures of other ranks.
 _LISTEN = 0.5
-# A run starts with the first shards of its blends and of any index; other shards are less urgent.
+# A run starts with the first shards of its blends and of any index, so others are less urgent.
 _BLEND_PRIORITY = -10
-#: Called with a store; with None for an index to compute in this process.
+#: Called with a store, or with None for an index that this process computes.
 Receive = Callable[[Store | None], None]
 
 _BUILDS: dict[type[BuildPlan], Any] = {
@@ -69,12 +69,12 @@ async def build_store(
 ) -> BuildResult:
     """Build any index or blend, or its missing shards, and commit it.
 
-    An index that was begun on another grid keeps that one.
+    An index that was begun on another grid keeps it.
 
     Parameters
     ----------
     plan, source
-        What to build, from the lengths or sentences of a dataset; None for a blend.
+        What to build it from: the lengths or sentences of a dataset; None for a blend.
     folder
         Directory of the index stores.
     executor
@@ -89,7 +89,7 @@ async def build_store(
     PlanError
         If the documents of a split give no sample.
     FingerprintMismatchError
-        If the directory holds something else.
+        If the directory has other content.
     VerificationError
         If the lengths do not sum to the tokens of the source.
 
@@ -106,14 +106,14 @@ async def build_store(
 
 @dataclass(frozen=True, eq=False)
 class BuildRequest:
-    """An index or blend that is needed, and its build below a folder; see `build_store`."""
+    """A required index or blend, and how to build it in a folder; see `build_store`."""
 
     plan: BuildPlan
     folder: PlaceLike
     source: Any = None
     #: Added to the priorities of all tasks.
     priority: int = 0
-    #: Called with the arrays in memory, before they are stored, if this process computes them.
+    #: Called with the arrays in memory, before they are stored, if computed by this process.
     publish: Callable[[Any], None] | None = None
 
     @cached_property
@@ -141,28 +141,28 @@ class BuildRequest:
 class Builds:
     """Stores that a run needs, built in the background while the caller adds more.
 
-    A context manager. Small indices are not stored: `finish` calls back with None for each that has
-    at most ``max_computed_rows`` rows, to compute it, the smallest first up to four times as many
-    rows together. This depends on the requests only, so all ranks decide alike.
+    A context manager. Small indices are not stored: `finish` calls back with None for indices of at
+    most ``max_computed_rows`` rows, to compute them, smallest first, up to four times as many rows
+    in total. The choice depends only on the requests, so all ranks make the same one.
 
-    By default `finish` waits for all stores, and builds that are unfinished when the block is left
-    are cancelled; finished shards stay. Where rank 0 computes large indices in its own threads, it
-    receives them as soon as they are in memory; they are stored and committed in the background,
-    and the process ends after that. With a patience, stores are followed: each is received at
-    once, to be read while it is built, and again when it is committed; the builds outlast the
-    block, unless an error leaves it, and end with the process.
+    By default `finish` waits for all stores; leaving the block cancels unfinished builds and keeps
+    finished shards. If rank 0 computes large indices in its own threads, it receives them as soon
+    as they are in memory; they are stored and committed in the background, and the process exits
+    after that. With a patience, stores are followed: each is received immediately, to be read while
+    it is built, and again when it is committed. These builds continue after the block, unless an
+    error leaves it, and end with the process.
 
     Parameters
     ----------
     rank
         This process among those that need the same stores.
     patience
-        Seconds that a read waits at most for a shard of a followed store; None: follow nothing.
+        Seconds that a read waits for a shard of a followed store; None follows no store.
     report
-        Called with an error that ended builds in the background, to notify other processes; reads
-        in this process raise it too.
+        Called with an error of a background build, to notify other processes; reads in this process
+        raise the error too.
     max_computed_rows
-        Most rows of an index that each process computes; 0 stores all.
+        Maximum rows of an index that each process computes; 0 stores all.
     """
 
     def __init__(
@@ -183,10 +183,10 @@ class Builds:
         self._small: list[tuple[BuildRequest, Receive]] = []
         self._receivers: dict[Place, list[Receive]] = {}
         self._committed: dict[Place, Store] = {}
-        # Followed blends, which are received last, and stores that cannot be followed.
+        # Followed blends, which are delivered last, and stores that cannot be followed.
         self._blends: set[Place] = set()
         self._unfollowed: set[Place] = set()
-        # Large indices that rank 0 reads in memory until they are committed.
+        # Large indices that rank 0 reads from memory until they are committed.
         self._published: dict[Place, FollowedStore] = {}
         self._loop: _BuildLoop | None = None
         self._background: BackgroundBuild[None] | None = None
@@ -201,9 +201,9 @@ class Builds:
             self.stop()
 
     def add(self, request: BuildRequest, receive: Receive) -> None:
-        """Call back with a store: immediately if it is committed, otherwise in `finish`.
+        """Call back with a store, immediately if it is committed, otherwise in `finish`.
 
-        On rank 0 its build begins now, unless it is small. Thread-safe.
+        Rank 0 starts building it now, unless it is small. Thread-safe.
         """
         if request.is_computable and request.plan.num_build_rows <= self.max_computed_rows:
             self._small.append((request, receive))
@@ -211,7 +211,7 @@ class Builds:
             self._add(request, receive)
 
     def _add(self, request: BuildRequest, receive: Receive) -> None:
-        """Call back with a committed store, or begin to build it."""
+        """Call back with a committed store, or start building it."""
         store = find_index(request.store_plan)
         if store is not None:
             receive(store)
@@ -253,9 +253,9 @@ class Builds:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait for all stores, or in the background if they are followed, and call back with each.
+        """Wait for all stores, in the background if they are followed, and call back with each.
 
-        Stores that cannot be followed are awaited here in any case.
+        Stores that cannot be followed are always awaited here.
 
         Raises
         ------
@@ -269,17 +269,17 @@ class Builds:
             self._finish()
         else:
             self._finish_in_background()
-        # Last: the check of a small blend may need what was stored for its datasets.
+        # Last, because the check of a small blend may need stores of its datasets.
         for request, receive in computed:
             receive(find_index(request.store_plan) if is_kept(request.plan) else None)
 
     def _take_small(self) -> list[tuple[BuildRequest, Receive]]:
-        """Return the requests of indices to compute, and store those that exceed the limit."""
+        """Return the requests of indices to compute, and build those that exceed the limit."""
         small, self._small = self._small, []
         excess = sum(request.plan.num_build_rows for request, _ in small)
         excess -= _RUN_FACTOR * self.max_computed_rows
         if excess > 0:
-            # They were added by several threads, but all ranks must decide alike.
+            # They were added by several threads, but all ranks must make the same choice.
             small.sort(key=lambda item: (item[0].plan.num_build_rows, item[0].root))
         while excess > 0:
             request, receive = small.pop()
@@ -288,7 +288,7 @@ class Builds:
         return small
 
     def _finish_in_background(self) -> None:
-        """Wait for the stores that cannot be read yet; the others are finished in a thread."""
+        """Wait for the stores that cannot be read yet; a thread finishes the others."""
         if self._receivers and self._background is None:
             _stop_at_exit(self)
             self._background = BackgroundBuild(self._run, "zindex-follow")
@@ -300,9 +300,9 @@ class Builds:
         self.listen()
 
     def _finish(self) -> None:
-        """Wait for the builds of other ranks, if any, and for those of this one."""
+        """Wait for the builds of other ranks, if any, and for those of this rank."""
         if self.rank.number != 0:
-            # In the same order everywhere: the first ones have a heartbeat.
+            # In the same order on all ranks, because only the first ones have a heartbeat.
             roots = sorted(self._requests)
             plans = [self._requests[root].store_plan for root in roots]
             wait_for_others(self.rank, plans, self._deliver)
@@ -333,7 +333,7 @@ class Builds:
                 self._changed.notify_all()
 
     def _deliver(self, root: Place, store: Store) -> None:
-        """Call back with a committed store; with followed blends once all else is received."""
+        """Call back with a committed store; followed blends come last."""
         with self._changed:
             self._committed[root] = store
             if root not in self._blends:
@@ -351,25 +351,25 @@ class Builds:
             receive(self._committed[root])
 
     def _build(self, request: BuildRequest) -> None:
-        """Begin a build in this process."""
+        """Start a build in this process."""
         if self._loop is None:
             on_built = None if self.patience is None else self._deliver
             self._loop = _BuildLoop(self.rank, on_built)
         self._loop.add(request)
 
     def listen(self) -> None:
-        """Raise the error that ended the builds in the background, if any."""
+        """Raise the error of the background builds, if any."""
         if self.error is not None:
             raise self.error
 
     def wait(self) -> None:
-        """Wait until all stores are committed; raise the error of a build."""
+        """Wait until all stores are committed; raise the error of a failed build."""
         if self._background is not None:
             self._background.join()
         self.listen()
 
     def stop(self) -> None:
-        """Cancel the builds; finished shards stay. A forked process has none to cancel."""
+        """Cancel the builds and keep finished shards. Does nothing in a forked process."""
         if os.getpid() == self._process:
             self._is_stopped = True
             self._stop_loop()
@@ -380,7 +380,7 @@ class Builds:
 
 
 def _stop_at_exit(builds: Builds) -> None:
-    """Register an exit hook that cancels followed builds, and waits for others."""
+    """Register an exit hook that cancels followed builds and waits for others."""
     weak = ref(builds)
 
     def stop() -> None:
@@ -395,7 +395,7 @@ def _stop_at_exit(builds: Builds) -> None:
 
 
 class _BuildLoop:
-    """An event loop in a background thread that builds the stores of its queue."""
+    """An event loop in a background thread that builds the stores in its queue."""
 
     def __init__(self, rank: Rank, on_built: Callable[[Place, Store], None] | None = None) -> None:
         self.rank = rank

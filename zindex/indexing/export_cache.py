@@ -33,12 +33,12 @@ def export_cache(
         The ``unique_identifiers`` of the training job's tokenizer, which are part of the hash.
     dataset_paths
         The path under which Megatron opens each dataset, by its path here. The default is the path
-        here, without ``.zarr``. It is part of the hash, so each character matters.
+        here, without ``.zarr``. It is part of the hash, so it must match exactly.
 
     Returns
     -------
     descriptions
-        The ``description.txt`` of every cache written.
+        The ``description.txt`` of each cache that was written.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def export_cache(
         files = cache_paths(target, f"{digest}-GPTDataset-{item.plan.split}")
         for name, array in open_index_arrays(store)._asdict().items():
             write_npy(files[name], array)
-        # Last: it says that the arrays are whole.
+        # Last, because it marks the arrays as complete.
         write_once(files["description"], [description.encode()], replace=True)
         written.append(files["description"])
     return written

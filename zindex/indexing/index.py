@@ -44,19 +44,19 @@ R = TypeVar("R")
 
 #: Fewer small indices than this are built like large ones.
 MIN_SMALL = 16
-#: Indices of one task at most; a worker that dies loses the one in progress.
+#: Maximum indices per task; a worker that dies loses only the one in progress.
 MAX_INDICES = 32
-#: Documents and samples of one task, if it has several indices.
+#: Documents and samples per task, if it has several indices.
 MAX_ROWS = 2 * SHARD_LENGTH
 #: Tasks per thread, so that all threads finish at about the same time.
 TASKS_PER_THREAD = 8
 
-#: Rows of an index that one process builds in memory at most; larger builds resume from each shard.
+#: Maximum rows of an index that one process builds in memory; larger builds resume from each shard.
 MAX_ROWS_IN_MEMORY = 1 << 27
-#: Shards of lengths in memory that wait for the place of documents that are being written.
+#: Shards of lengths in memory that wait for memory of documents being written.
 MAX_UNSAVED = 8
 
-#: A plan and the lengths to build it from.
+#: A plan, and the lengths to build it from.
 SmallIndex = tuple[IndexPlan, LengthSource]
 #: The results of a batch of small indices, in order, and when its tasks ran.
 BuiltBatch = tuple[list[BuildResult], list[Span]]
@@ -69,7 +69,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
     source: LengthSource
 
     async def store_arrays(self) -> tuple[list[ShardResult], dict[str, Any]]:
-        """Store documents, boundaries of samples and the shuffle, in parallel where possible."""
+        """Store documents, sample boundaries and the shuffle, in parallel if possible."""
         await self.begin()
         plan, tasks = self.plan, IndexTasks(self.plan, self.root, self.source)
         facts = plan.described_sizes
@@ -80,7 +80,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
         try:
             if plan.order == "megatron" and is_local and not files.list_names(folder):
                 return await self._store_from_memory(tasks), facts
-            # Only samples need the lengths: where all of them are stored, none are read.
+            # Only samples need lengths: if all samples are stored, no lengths are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
             graph = TaskGraph()
             stored = add_index(graph, str, plan, tasks, has_samples=samples is not None)
@@ -92,7 +92,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
         return [*results, *(samples or ())], facts
 
     async def _run_task(self, task: Task, args: tuple[Any, ...]) -> Any:
-        """Run a task of the graph, on the client if it is short; report what it stored."""
+        """Run a task of the graph, on the client if it is short; report the shards it stored."""
         stage, *numbers = task.key
         if stage == "starts":
             return task.function(*args)
@@ -105,7 +105,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
         return value
 
     async def _store_from_memory(self, tasks: IndexTasks) -> list[ShardResult]:
-        """Store Megatron's order from memory: no computation waits for the disk.
+        """Store Megatron's order from memory, so that no computation waits for the disk.
 
         An interrupted build resumes shard by shard instead.
         """
@@ -117,7 +117,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
 
         def save(layout: ArrayLayout, array: AnyArray, shard: int) -> None:
             values = array[slice(*layout.shard_bounds(shard))]
-            # In threads of their own: they wait for the disk.
+            # In separate threads, because they wait for the disk.
             work = asyncio.to_thread(store_shard, self.root, layout, shard, lambda: values)
             stored.append(group.create_task(work))
             stored[-1].add_done_callback(lambda task: self.advance(1))
@@ -128,7 +128,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
             async with limit:
                 lengths = await run(order_lengths, *arguments, **self.task("count", shard, FIRST))
                 tasks.ordered[shard] = lengths
-                if self.publish is None:  # then the lengths take the place of the documents
+                if self.publish is None:  # from here on lengths use the memory of the documents
                     await asyncio.wait([saved])
                     documents[start:stop] = lengths
                     tasks.ordered[shard] = documents[start:stop]
@@ -180,13 +180,13 @@ def store_small(plan: IndexPlan, root: Place, source: LengthSource) -> list[Shar
 
 
 def is_small(plan: IndexPlan) -> bool:
-    """Return whether an index is one shard of documents and one of samples."""
+    """Return whether an index has one shard of documents and one of samples."""
     layouts = (plan.document_layout, plan.sample_layout, plan.shuffle_layout)
     return all(layout.num_shards <= 1 for layout in layouts)
 
 
 def batch_small(plans: Sequence[IndexPlan], num_threads: int) -> list[range]:
-    """Group small indices into batches, each the work of one task.
+    """Group small indices into batches, one per task.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def batch_small(plans: Sequence[IndexPlan], num_threads: int) -> list[range]:
 
     Notes
     -----
-    Law: the batches are consecutive and cover all.
+    Law: the batches are consecutive and cover all indices.
     """
     longest = min(MAX_INDICES, max(1, len(plans) // (TASKS_PER_THREAD * num_threads)))
     return batch_items([plan.num_build_rows for plan in plans], longest, MAX_ROWS)
@@ -212,13 +212,13 @@ async def build_small(
 ) -> list[BuildResult]:
     """Build and commit small indices, or their missing shards, several per task.
 
-    An index whose arrays are one shard each is built in less time than Dask needs to schedule its
-    tasks, so one task builds several, each from start to commit.
+    An index whose arrays have a single shard is built faster than Dask schedules its tasks, so one
+    task builds several indices, each from start to commit.
 
     Parameters
     ----------
     indices
-        What to build, from which lengths.
+        What to build, and from which lengths.
     folder, executor, advance
         As for `build_store`.
     finish
@@ -227,7 +227,7 @@ async def build_small(
     Returns
     -------
     results
-        Of each index, in order.
+        The result of each index, in order.
     """
     place = place_of(folder)
 
@@ -246,7 +246,7 @@ async def build_small(
 
 
 def build_batch(indices: Sequence[SmallIndex], folder: Place) -> BuiltBatch:
-    """Task: build and commit small indices in order; finished ones are kept."""
+    """Task: build and commit small indices in order, keeping finished ones."""
     timeline = Timeline()
 
     async def build() -> list[BuildResult]:

@@ -15,16 +15,16 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.store.open import FollowedStore, Store
 from zindex.store.rows import RowReader
 
-# Rows up to which numpy is faster than importing numba and loading the kernels.
+# Maximum rows for which numpy is faster than importing numba and loading the kernels.
 _FEW_ROWS = 1 << 22
 # Rows that numpy computes in the time of one value of a permutation.
 _ROWS_PER_VALUE = 4
-# Rows that numpy takes at a time.
+# Rows that numpy processes at a time.
 _BLOCK = 1 << 15
 
 
 class IndexArrays(NamedTuple):
-    """What maps a position of the run to documents and offsets."""
+    """The arrays that map a position of the run to documents and offsets."""
 
     #: Rows to document ids: shape (rows,).
     document_index: RowReader | AnyArray
@@ -35,13 +35,13 @@ class IndexArrays(NamedTuple):
 
 
 def open_index_arrays(store: Store) -> IndexArrays:
-    """Return the arrays of an index; nothing is read before it is used.
+    """Return the arrays of an index, read lazily.
 
     Parameters
     ----------
     store
-        An index store, built with ``store="all"`` or ``"minimal"``, or followed while it is built:
-        then nothing is waited for that the scalable order computes on read.
+        An index store, built with ``store="all"`` or ``"minimal"``, or followed while it is built;
+        then arrays that the scalable order computes on read are available immediately.
     """
     samples = store[schema.SAMPLE_INDEX.name]
     is_computed = isinstance(store, FollowedStore) and store.spec["algorithm"] == "scalable"
@@ -69,8 +69,8 @@ def compute_index_arrays(plan: IndexPlan, lengths: Int32Array) -> IndexArrays:
 
     Notes
     -----
-    Cost: in Megatron's order about 40 ns per row up to some million rows, with no numba imported,
-    and 10 ns where kernels are loaded.
+    Cost: in Megatron's order about 40 ns per row up to some million rows, without importing numba,
+    and 10 ns if kernels are loaded.
     """
     length, extra = plan.sequence_length, plan.extra_token
     boundaries = np.empty((plan.num_samples + 1, 2), plan.sample_layout.dtype)
@@ -108,7 +108,7 @@ def is_few(plan: IndexPlan) -> bool:
 def _shuffle_few(plan: IndexPlan) -> tuple[AnyArray, AnyArray]:
     """Return documents and samples in Megatron's order."""
     epochs, state = plan.epochs, np.random.RandomState(plan.seed)
-    # Words of 8 bytes are shuffled faster than any others.
+    # Words of 8 bytes are shuffled fastest.
     documents = np.arange(plan.start, plan.stop, dtype=np.int64)
     num_documents = documents.size
     if epochs.num_epochs > 1:
@@ -123,7 +123,7 @@ def _shuffle_epochs(
     state: np.random.RandomState,
     separate_final_epoch: bool,
 ) -> None:
-    """Shuffle all epochs together, the last of several on its own if asked."""
+    """Shuffle all epochs together, or the last one separately."""
     is_cut = separate_final_epoch and epochs.size > num_documents
     cut = epochs.size - num_documents if is_cut else epochs.size
     state.shuffle(epochs[:cut])
@@ -134,7 +134,7 @@ def _shuffle_epochs(
 def _fill_few(
     plan: IndexPlan, lengths: Int32Array, documents: AnyArray, boundaries: AnyArray
 ) -> None:
-    """Fill the sample boundaries as `fill_boundaries` does, by rows that fit the cache."""
+    """Fill the sample boundaries as `fill_boundaries` does, in blocks that fit the cache."""
     length = plan.sequence_length
     boundaries[0] = 0
     boundary, num_ended, token = 1, np.int64(0), np.int64(0)
@@ -142,7 +142,7 @@ def _fill_few(
         parts = lengths.take(documents[first : first + _BLOCK] - plan.start)
         stops = np.cumsum(parts, dtype=np.int64)
         stops += token
-        # Boundaries up to the end of each document; the first one is at its own place in any case.
+        # Boundaries up to the end of each document; the first one is always at its own place.
         ended = np.maximum(stops - plan.extra_token, 0) // length
         counts = np.diff(ended, prepend=num_ended)
         rows = np.flatnonzero(counts > 0)
@@ -195,7 +195,7 @@ def build_shuffle_index(
     Parameters
     ----------
     num_samples
-        Samples that are shuffled among themselves first.
+        Samples to shuffle among themselves first.
     total_size
         All samples.
     numpy_random_state

@@ -1,6 +1,6 @@
-"""The graph of an index: which shards a build stores, and what each of them needs.
+"""The graph of an index: the shards that a build stores, and their dependencies.
 
-``zindex build`` runs it in windows by an executor; `zindex.plan_graph` gives it to Dask as a whole.
+An executor runs it in windows for ``zindex build``; `zindex.plan_graph` passes it to Dask whole.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ def add_index(
     Parameters
     ----------
     graph
-        Where they are added.
+        The graph to add them to.
     layer
         Returns the name of the layer of a stage: documents, count, starts, samples, shuffle.
     plan, tasks
-        The index, and its tasks or a result that is these.
+        The index and its tasks, or a task that returns them.
     has_samples
-        Whether the sample index is stored, so that no tokens need to be counted.
+        Whether the sample index exists, so that no tokens need to be counted.
 
     Returns
     -------
@@ -87,12 +87,12 @@ def _add_shuffle(
 
 
 def _after(stored: Result) -> Inline:
-    """Return an argument that orders tasks, and is small."""
+    """Return a small argument that only adds a dependency."""
     return Inline(len, stored)
 
 
 def shard_results(value: Any) -> list[ShardResult]:
-    """Return the shards that a task of `add_index` has stored, from its value."""
+    """Return the shards that a task of `add_index` has stored, from its result."""
     if isinstance(value, tuple):
         value = value[0]
     return value if isinstance(value, list) else [value]

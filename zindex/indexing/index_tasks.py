@@ -28,7 +28,7 @@ from zindex.store.commit import read_sealed, seal
 from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
-#: Key of the file with the state of Megatron's generator after the documents, for resumed builds.
+#: File with the state of Megatron's generator after the documents, for resumed builds.
 GENERATOR_KEY = "_zindex/generator.json"
 
 
@@ -39,7 +39,7 @@ class IndexTasks:
     plan: IndexPlan
     root: Place
     source: LengthSource
-    #: Lengths in document order, by shards of documents, where one process builds all.
+    #: Lengths in document order, by document shard, if a single process builds everything.
     ordered: dict[int, IntegerArray] = field(default_factory=dict)
 
     def read_documents(self, start: int, stop: int) -> IntegerArray:
@@ -54,7 +54,8 @@ class IndexTasks:
         Returns
         -------
         results, num_tokens
-            No result where the shard is not stored; no tokens unless they are to be counted.
+            Without result if the shard is not stored, and without tokens unless they are to be
+            counted.
         """
         layout = self.plan.document_layout
         documents = compute_documents(self.plan, *layout.shard_bounds(shard))
@@ -66,8 +67,8 @@ class IndexTasks:
     def store_shuffled_documents(self) -> list[ShardResult]:
         """Task: store all shards of Megatron's document index.
 
-        The legacy shuffle is serial: each draw depends on all draws before it. So it is one task
-        per dataset and split; its shards are written in parallel while it goes on.
+        The legacy shuffle is serial, since each draw depends on all earlier ones. It is one task
+        per dataset and split, which writes shards in parallel while it continues.
         """
         plan, root, layout = self.plan, self.root, self.plan.document_layout
         if _has_generator(root) and (found := find_shards(root, layout, whole=True)) is not None:
@@ -104,7 +105,7 @@ class IndexTasks:
         first_partition
             The first of these shards.
         token_starts
-            Of these shards only: a task gets few numbers even in a long run.
+            For these shards only: a task gets few numbers even in a long run.
         """
         start, stop = self.plan.sample_layout.shard_bounds(shard)
         stop_full = min(stop, self.plan.num_full_samples + 1)
@@ -114,9 +115,9 @@ class IndexTasks:
 
     def _find_partition(self, token_starts: Sequence[int], boundary: int) -> int:
         """Return the row of ``token_starts`` for the document shard that contains a boundary."""
-        # Without an extra token a boundary belongs to the document that ends there, if any.
+        # Without an extra token, a boundary belongs to the document that ends there, if any.
         token = boundary * self.plan.sequence_length - (1 - self.plan.extra_token)
-        # Boundary 0 is row 0 by definition, even where the first documents are empty.
+        # Boundary 0 is row 0 by definition, even if the first documents are empty.
         return bisect_right(token_starts, token) - 1 if boundary else 0
 
     def store_sample_shard(
@@ -217,7 +218,7 @@ def compute_documents(plan: IndexPlan, start: int, stop: int) -> IntegerArray:
     Notes
     -----
     Law: every epoch's rows are a permutation of the split's documents. Any row can be computed
-    alone.
+    independently.
     """
     documents: IntegerArray = np.empty(stop - start, plan.document_layout.dtype)
     length = plan.num_documents
@@ -251,7 +252,7 @@ def shuffle_documents(plan: IndexPlan) -> tuple[IntegerArray, UInt32Array]:
 
 
 def start_documents(plan: IndexPlan) -> tuple[IntegerArray, UInt32Array]:
-    """Return the documents of all epochs in order, and the state of a new generator."""
+    """Return the documents of all epochs in order, and the initial state of the generator."""
     documents = np.arange(plan.start, plan.stop, dtype=plan.document_layout.dtype)
     if plan.epochs.num_epochs != 1:
         documents = np.tile(documents, plan.epochs.num_epochs)
@@ -259,7 +260,7 @@ def start_documents(plan: IndexPlan) -> tuple[IntegerArray, UInt32Array]:
 
 
 def shuffle_shards(plan: IndexPlan, documents: IntegerArray, state: UInt32Array) -> Iterator[int]:
-    """Shuffle Megatron's document index in place; yield every shard once its rows are final."""
+    """Shuffle Megatron's document index in place; yield each shard once its rows are final."""
     layout, num_rows = plan.document_layout, plan.num_rows
     num_mixed = num_rows - plan.epochs.separate_final_epoch * plan.num_documents
     for low, high in ((0, num_mixed), (num_mixed, num_rows)):
@@ -274,7 +275,7 @@ def shuffle_shards(plan: IndexPlan, documents: IntegerArray, state: UInt32Array)
 
 
 def save_generator(root: Place, state: UInt32Array) -> None:
-    """Save the state of Megatron's generator after the documents, unless a valid one is saved."""
+    """Save the state of Megatron's generator after the documents, unless a valid one exists."""
     buffers = [seal({"mt19937": state.tolist()}, "sha256")]
     path = root / GENERATOR_KEY
     if not (files.write_once(path, buffers) or _has_generator(root)):
@@ -282,7 +283,7 @@ def save_generator(root: Place, state: UInt32Array) -> None:
 
 
 def read_generator(root: Place) -> UInt32Array:
-    """Return the state of the generator that `save_generator` saved."""
+    """Return the generator state written by `save_generator`."""
     path = root / GENERATOR_KEY
     words = read_sealed(path, "sha256", "build again").get("mt19937")
     if not isinstance(words, list) or len(words) != 625:
@@ -291,7 +292,7 @@ def read_generator(root: Place) -> UInt32Array:
 
 
 def _has_generator(root: Place) -> bool:
-    """Return whether a valid state of the generator is saved."""
+    """Return whether a valid generator state is saved."""
     try:
         read_generator(root)
     except (StoreError, VerificationError):
@@ -309,8 +310,8 @@ def compute_shuffle(plan: IndexPlan, start: int, stop: int) -> IntegerArray:
 
     Notes
     -----
-    Law: the samples of each epoch fill that epoch's positions. Cost: O(positions), however many
-    epochs there are.
+    Law: the samples of each epoch fill that epoch's positions. Cost: O(positions), independent of
+    the number of epochs.
     """
     samples: IntegerArray = np.empty(stop - start, plan.shuffle_layout.dtype)
 
@@ -338,6 +339,6 @@ def shuffle_samples(plan: IndexPlan, state: UInt32Array) -> IntegerArray:
     """
     samples = np.arange(plan.num_samples, dtype=plan.shuffle_layout.dtype)
     legacy_shuffle(samples[: plan.num_mixed_samples], state)
-    # For an empty second range, as in Megatron, nothing is drawn.
+    # For an empty second range nothing is drawn, as in Megatron.
     legacy_shuffle(samples[plan.num_mixed_samples :], state)
     return samples

@@ -1,4 +1,4 @@
-"""Small indices that a process has computed, kept in stores for later processes."""
+"""Store small indices that this process has computed, for later processes."""
 
 import logging
 import multiprocessing
@@ -19,7 +19,7 @@ from zindex.store.shard_files import ShardResult, store_all_shards
 
 logger = logging.getLogger(__name__)
 
-#: Rows of an index, and work of a blend, from which a store opens faster than they are computed.
+#: Rows of an index, and work of a blend, above which opening a store is faster than computing.
 MIN_KEPT_ROWS = 1 << 16
 MIN_KEPT_ERRORS = 1 << 23
 
@@ -28,19 +28,19 @@ Arrays = IndexArrays | BlendArrays
 
 
 def is_kept(plan: BuildPlan) -> bool:
-    """Return whether the process that computes a small index or blend keeps it for later ones."""
+    """Return whether the process that computes a small index or blend stores it for later ones."""
     if isinstance(plan, BlendPlan):
-        # The certificate of more shards is made by their build.
+        # The certificate of several shards is made by their build.
         is_long = count_errors(plan, plan.num_samples) > MIN_KEPT_ERRORS
         return is_long and plan.dataset_layout.num_shards == 1
     return isinstance(plan, IndexPlan) and plan.num_build_rows > MIN_KEPT_ROWS
 
 
 def keep_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
-    """Store what this process has computed, in the background, where that is worth it.
+    """Store what this process has computed in the background, if worthwhile.
 
-    The process ends after the commit. Only the speed of later processes depends on it, so a failure
-    is logged.
+    The process exits after the commit. Only the speed of later processes depends on it, so a
+    failure is only logged.
     """
 
     def store() -> None:
@@ -49,17 +49,17 @@ def keep_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
         except (OSError, ZindexError) as error:
             logger.info("an index in %s is computed by each process: %s", folder, error)
 
-    # Workers of a loader, which are daemonic, would all store the same.
+    # Loader workers, which are daemonic, would all store the same index.
     if is_kept(plan) and not multiprocessing.current_process().daemon:
         before_exit(BackgroundBuild(store, "zindex-keep").join)
 
 
 def _store(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
-    """Store and commit an index or blend of this process's memory."""
+    """Store and commit an index or blend from memory."""
     store_plan = begin_store(plan.store_plan(folder))
     results: list[ShardResult] = []
     for layout in store_plan.layouts:
-        # Only the weights of a blend are no result.
+        # Only the weights of a blend are not among the results.
         values = np.asarray(getattr(arrays, layout.name, getattr(plan, "weights", None)))
         results += store_all_shards(store_plan.root, layout, values)
     facts = plan.described_sizes

@@ -1,7 +1,7 @@
-"""The indices of a run as lazy arrays, before they are built and afterwards.
+"""The indices of a run as lazy arrays, whether built or not.
 
-A chunk is a shard: of documents, of sample boundaries, of a shuffle or of a blend. Boundaries
-depend on the tokens of all shards of documents; whatever is independent is computed alone.
+A chunk is a shard of documents, sample boundaries, a shuffle or a blend. Boundaries depend on the
+tokens of all document shards; arrays without dependencies are computed independently.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ from zindex.store.rows import RowReader
 
 #: Documents of an index, and the state of Megatron's generator after their shuffle.
 Shuffled = tuple[IntegerArray, UInt32Array]
-#: An array of an index: its layout, and its values, of numpy or Dask.
+#: An array of an index: its layout, and its values as a numpy or Dask array.
 Labelled = tuple[ArrayLayout, Any]
 
 
@@ -60,9 +60,9 @@ class Node(NamedTuple):
     path: str
     #: Each with its layout.
     arrays: list[Labelled]
-    #: Labels by dimension.
+    #: Coordinate labels by dimension.
     labels: dict[str, list[str]]
-    #: What else is known of it.
+    #: Other attributes.
     facts: dict[str, Any]
 
 
@@ -100,7 +100,7 @@ class _LazyArrays:
     folder: str
 
     def read(self, store: Store) -> list[Labelled]:
-        """Return the arrays of a store, and those that are computed on read."""
+        """Return the arrays of a store, including those that are computed on read."""
         layouts: Sequence[ArrayLayout]
         arrays: dict[str, tuple[ArrayLayout, Any]] = {
             layout.name: (layout, store[layout.name]) for layout in store.layouts.values()
@@ -160,7 +160,7 @@ class _LazyArrays:
         return [documents, samples, shuffle]
 
     def _compute_packing(self, source: LengthSource) -> list[Labelled]:
-        """Return the arrays of a packed index, the documents of which are counted now."""
+        """Return the arrays of a packed index, whose documents are counted now."""
         plan: PackingPlan = self.plan
         starts = find_starts(plan.store_plan(self.folder).root, PackingCount.starts_spec)
         with open_executor() as executor:
@@ -207,10 +207,10 @@ class _LazyArrays:
             if plan.order == "scalable":
                 shards.append(self._add("draw", shard, blend_shard, plan, numbers, *span))
             else:
-                # Each chunk starts from guessed counts, which those of the one before it prove.
+                # Each chunk starts from guessed counts, which the previous chunk must confirm.
                 chunk = self._add("guess", shard, blend.draw_chunk, plan, shard)
                 shards.append(self._add("draw", shard, prove_chunk, plan, shard, chunk, counts))
-                # In the same layer, for layers cannot depend on each other both ways.
+                # In the same layer, because layers cannot depend on each other in both directions.
                 counts = self._add("draw", (shard, "counts"), blend.count_chunk, shards[-1])
         arrays = [
             self._array(layout, lambda shard, *_, field=field: (take_field, shards[shard], field))
@@ -221,7 +221,7 @@ class _LazyArrays:
         return [*arrays, self._array(count, lambda _, *span: (take_rows, counts, *span))]
 
     def _layer(self, stage: str) -> str:
-        """Return the name of a layer: the stage, whose it is, and a hash of its content."""
+        """Return the name of a layer: the stage, its owner, and a hash of its content."""
         plan = self.plan.store_plan("")
         content = hashlib.sha256(f"{plan.fingerprint} {plan.grid}".encode()).hexdigest()
         return f"{stage}-{self.label}-{self.plan.split}-{content[:8]}"
@@ -231,7 +231,7 @@ class _LazyArrays:
         return self.graph.add(self._layer(stage), number, function, *args)
 
     def _array(self, layout: ArrayLayout, task: Callable[..., tuple[Any, ...]]) -> Labelled:
-        """Return an array whose chunks are made by the tasks ``task(shard, start, stop)``."""
+        """Return an array whose chunks are computed by the tasks ``task(shard, start, stop)``."""
         bounds = list(map(layout.shard_bounds, range(layout.num_shards)))
         tasks = [task(shard, *span) for shard, span in enumerate(bounds)]
         lengths = [stop - start for start, stop in bounds]
@@ -242,7 +242,7 @@ class _LazyArrays:
 def take_documents(
     plan: IndexPlan, shuffled: Shuffled | None, start: int, stop: int
 ) -> IntegerArray:
-    """Task: return rows of a document index, computed or out of Megatron's order."""
+    """Task: return rows of a document index, computed or sliced from Megatron's order."""
     if shuffled is None:
         return index_tasks.compute_documents(plan, start, stop)
     return shuffled[0][start:stop]
@@ -286,7 +286,7 @@ def blend_shard(
 def prove_chunk(
     plan: BlendPlan, shard: int, chunk: blend.GreedyChunk, counts: Int64Array
 ) -> blend.GreedyChunk:
-    """Task: return a chunk of a greedy blend, computed again unless it began from true counts."""
+    """Task: return a chunk of a greedy blend, recomputed unless it started from the true counts."""
     is_true = chunk.start == blend.digest_counts(counts)
     return chunk if is_true else blend.draw_chunk(plan, shard, counts)
 

@@ -1,7 +1,7 @@
-"""A cache of sequence lengths, shared by the tasks of one process.
+"""Per-process cache of sequence lengths, shared by tasks.
 
-Correctness does not depend on it: what is not cached is read or computed again, in another process,
-after a restart, or when there is no room.
+It does not affect correctness: lengths that are not cached are read or computed again, for example
+in another process, after a restart, or when there is no room.
 """
 
 import errno
@@ -27,9 +27,9 @@ Lengths = Int32Array
 Rows = tuple[int, int]
 
 # Bytes of lengths in file order: random access needs those of a whole split, 4 bytes per document,
-# once per process for all its threads. Larger splits spill to a scratch file.
+# once per process for all threads. Larger splits spill to a scratch file.
 _LENGTHS_NBYTES = 1 << 30
-# Bytes of lengths in document order, cached from the count of tokens to the search of boundaries.
+# Bytes of lengths in document order, kept between counting tokens and finding boundaries.
 _ORDERED_NBYTES = 1 << 29
 
 
@@ -45,14 +45,14 @@ class _Cache:
         self.reset()
 
     def reset(self) -> None:
-        """Start empty, as in a new process."""
+        """Start with an empty cache, as in a new process."""
         self.lock = threading.Lock()
-        #: Locks of the reads of cached lengths, where they are read once for all threads.
+        #: Locks that let one thread read cached lengths on behalf of all.
         self.locks: dict[tuple[Any, ...], threading.Lock] = {}
         self.arrays: OrderedDict[tuple[Any, ...], Lengths] = OrderedDict()
 
     def evict(self, owner: str | Place) -> None:
-        """Evict a dataset, by its digest, or a store, whose build has ended."""
+        """Evict a dataset, by its digest, or a store whose build has ended."""
         with self.lock:
             for key in [key for key in self.arrays if key[0] == owner]:
                 del self.arrays[key]
@@ -60,7 +60,7 @@ class _Cache:
 
 
 class _SplitCache(_Cache):
-    """Lengths of splits in file order; the least recently used are evicted first."""
+    """Cache of lengths of splits in file order; evicts the least recently used first."""
 
     def get(self, source: LengthSource, start: int, stop: int) -> Lengths:
         """Return the lengths of sequences ``[start, stop)``, read at most once."""
@@ -85,7 +85,7 @@ class _SplitCache(_Cache):
 def _read_lengths(source: LengthSource, start: int, stop: int, most_nbytes: int) -> Lengths:
     """Return the lengths of sequences ``[start, stop)``, in memory or mapped from a scratch file.
 
-    The kernel can reclaim the pages of a mapped file. The file has no name and is deleted with the
+    The kernel can reclaim the pages of a mapped file. The file is unlinked and disappears with the
     array.
     """
     nbytes = 4 * (stop - start)
@@ -108,15 +108,15 @@ def _read_lengths(source: LengthSource, start: int, stop: int, most_nbytes: int)
 
 
 class _ShardCache(_Cache):
-    """Lengths of document shards, in document order; a shard without room is not cached.
+    """Cache of lengths of document shards, in document order; without room, a shard is not cached.
 
-    A root names the content of an index but not its grid, so shards are known by their rows. They
-    are read in the order in which they were cached, so evicting the oldest would evict each of them
-    just before its use.
+    A root identifies the content of an index but not its grid, so shards are identified by their
+    rows. They are read in the order in which they were cached, so evicting the oldest would evict
+    each of them just before its use.
     """
 
     def put(self, root: Place, rows: Rows, lengths: Lengths) -> None:
-        """Cache the lengths of a shard if there is room, at the expense of other builds."""
+        """Cache the lengths of a shard if there is room, evicting other builds."""
         with self.lock:
             for key in [key for key in self.arrays if key[0] != root]:
                 if _nbytes(self.arrays.values()) + lengths.nbytes <= self.most_nbytes:
@@ -152,6 +152,6 @@ find_shard = _shards.get
 
 
 def evict_lengths(source: LengthSource, root: Place) -> None:
-    """Evict the lengths of one build from the cache of this process."""
+    """Evict the lengths of one build from this process's cache."""
     _splits.evict(source.facts.length_digest)
     _shards.evict(root)

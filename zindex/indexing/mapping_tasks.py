@@ -1,7 +1,7 @@
 """The tasks of a sentence mapping: counting scans, shards of samples, and the shuffle.
 
-A scan is fast and its result large, so samples are scanned again for their shards instead of being
-kept after the count.
+Scans are fast and their results large, so samples are scanned again for their shards instead of
+being kept after the count.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +24,8 @@ from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store
 from zindex.store.shard_files import ShardResult, store_shard
 
-# Most sentences, and documents, in memory at a time, apart from one long document: more than a
-# usual partition has.
+# Maximum sentences and documents in memory at a time, apart from a single long document: more than
+# a usual partition has.
 _RUN_LENGTH = 2 * PARTITION_LENGTH
 
 
@@ -121,20 +121,20 @@ def scan_partitions(
     start, stop
         Partitions, half-open.
     memory
-        The generator at the first of them, where targets are drawn in sequence; advanced in place.
+        The generator at the start of them, if targets are drawn in sequence; advanced in place.
 
     Yields
     ------
     partition, samples, drawn
         A partition, some or all of its samples, and the number of targets drawn for them. Large
-        partitions are yielded in several batches, to bound memory.
+        partitions are yielded in several batches to bound memory.
     """
     batch: Documents | None = None
     for partition in range(start, stop):
         epoch, first, last = plan.partition_bounds(partition)
         first, last = plan.start + first, plan.start + last
         if batch is not None and (batch.first, batch.last) == (first, last):
-            batches: Iterable[Documents] = (batch,)  # the same partition in the next epoch
+            batches: Iterable[Documents] = (batch,)  # same partition, next epoch
         else:
             batches = _read_documents(source, first, last, _RUN_LENGTH)
         for batch in batches:
@@ -151,9 +151,9 @@ def count_partitions(
     counts
         Shape (partitions, 2), int64: samples, and targets drawn.
     memory
-        The generator after them, if any.
+        The generator after the partitions, if any.
     """
-    # Tasks may share their arguments.
+    # Arguments may be shared between tasks.
     memory = None if memory is None else memory.copy()
     counts = np.zeros((stop - start, 2), np.int64)
     for partition, samples, drawn in scan_partitions(plan, source, start, stop, memory):
@@ -223,11 +223,11 @@ def map_epochs(
     scan
         Returns the samples of an epoch.
     rule
-        The rule of the scan: without draws all epochs are equal, and scanned once.
+        The rule of the scan: without draws all epochs are equal, so only one is scanned.
     num_epochs
         Most epochs; None for no limit.
     num_wanted
-        Samples after which no further epoch begins.
+        Number of samples after which no further epoch is started.
 
     Notes
     -----

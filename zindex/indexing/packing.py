@@ -1,8 +1,8 @@
 """Packed indices: documents packed into samples partition by partition, and opened for reading.
 
-Partitions are packed before anything is stored, since the position of a sample depends on the
-number of samples before it. A packed partition stays on its worker until the shards that overlap
-it are written.
+All partitions are packed before anything is stored, since the position of a sample depends on the
+number of earlier samples. A packed partition stays on its worker until the shards that overlap it
+are written.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from zindex.store.open import Store
 from zindex.store.rows import RowReader
 from zindex.store.shard_files import ShardResult, find_receipt, store_shard
 
-#: The origin of sizes. Estimated ones differ from those of a build.
+#: How sizes were obtained. Estimated sizes differ from those of a build.
 Basis = Literal["built", "computed", "estimated"]
 
-# Most documents that are packed to estimate the sizes of an index that is not built, and the
-# number of spans that these are read from.
+# Maximum number of documents that are packed to estimate the sizes of an index that is not built,
+# and the number of spans from which they are read.
 _SAMPLE_LENGTH = 1 << 21
 _NUM_RUNS = 64
 
@@ -161,13 +161,13 @@ class PackingBuild(CountedBuild[PackingPlan]):
 
     source: LengthSource
     task_length: int = 1 << 20
-    #: Partitions that are packed or being packed, by range: parts and offsets.
+    #: Packed or pending partitions, by range: parts and offsets.
     packed: "dict[tuple[int, int], asyncio.Task[tuple[Held, Held]]]" = field(default_factory=dict)
 
     starts_spec = schema.PARTITION_OFFSET
 
     async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
-        """Pack and store every array; release packed partitions and lengths at the end."""
+        """Pack and store every array; finally release packed partitions and lengths."""
         try:
             return await super().store_arrays()
         finally:
@@ -175,14 +175,14 @@ class PackingBuild(CountedBuild[PackingPlan]):
             evict_lengths(self.source, self.root)
 
     async def _pack(self, partitions: tuple[int, int]) -> tuple[Held, Held]:
-        """Pack a range of partitions once; parts and offsets stay on their worker."""
+        """Pack a range of partitions once; parts and offsets stay on the worker."""
         task = self.packed.get(partitions)
         if task is None:
             task = self.packed[partitions] = asyncio.create_task(self._pack_now(partitions))
         return await task
 
     async def _pack_now(self, partitions: tuple[int, int]) -> tuple[Held, Held]:
-        # Shards read neighbouring partitions, so each epoch's go from the first to the last worker.
+        # Shards read neighbouring partitions, so each epoch is assigned to workers in order.
         number, per_epoch = partitions[0], self.plan.partitions_per_epoch
         place = number % per_epoch / per_epoch
         args = (self.plan, self.source, *partitions)
@@ -199,7 +199,7 @@ class PackingBuild(CountedBuild[PackingPlan]):
         return await self.executor.run(take_counts, offsets, **self.task("count", start, FIRST))
 
     def no_samples(self) -> PlanError:
-        """Return the error of a split all of whose documents were dropped."""
+        """Return the error for a split whose documents were all dropped."""
         return nothing_to_pack(self.plan, self.source)
 
     def check_starts(self, starts: Int64Array) -> None:
@@ -208,7 +208,7 @@ class PackingBuild(CountedBuild[PackingPlan]):
         if plan.rules.long_documents != "split":
             return
         num_epochs = (len(starts) - 1) // plan.partitions_per_epoch
-        # Cuts of long documents repeat a token where samples draw an extra one.
+        # Splitting long documents repeats a token if samples draw an extra one.
         least = num_epochs * plan.tokens_per_epoch
         if starts[-1, 2] < least or (not plan.extra_token and starts[-1, 2] > least):
             raise VerificationError(
@@ -219,7 +219,7 @@ class PackingBuild(CountedBuild[PackingPlan]):
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
     ) -> list[ShardResult]:
-        """Store parts and offsets; partitions of missing shards are packed again."""
+        """Store parts and offsets; repack the partitions of missing shards."""
         num_partitions = len(starts) - 1
         known = sorted(self.packed) or self.split(0, num_partitions)
         ranges = [partitions for partitions in known if partitions[0] < num_partitions]
@@ -248,7 +248,7 @@ class PackingBuild(CountedBuild[PackingPlan]):
 
 @dataclass(kw_only=True)
 class PackingCount(PackingBuild):
-    """The count of a packed index that is not built: no packed partition is kept."""
+    """Count a packed index that is not built, without keeping packed partitions."""
 
     async def count_range(self, start: int, stop: int) -> Int64Array:
         """Pack partitions; return samples, parts and tokens of each."""
@@ -262,7 +262,7 @@ def count_packed(plan: PackingPlan, source: LengthSource, start: int, stop: int)
 
 
 def nothing_to_pack(plan: PackingPlan, source: LengthSource) -> PlanError:
-    """Return the error of a split all of whose documents are dropped."""
+    """Return the error for a split whose documents are all dropped."""
     return PlanError(
         f"{plan.split} of {source.path} must hold documents to pack, none of its "
         f"{plan.num_documents:,} is left with long_documents: {plan.rules.long_documents} and "
@@ -277,7 +277,7 @@ class PackingSizes:
     num_epochs: int
     num_samples: int
     num_parts: int
-    #: Share of the room of all samples that is padding.
+    #: Padding as a share of the capacity of all samples.
     padding_share: float
     basis: Basis
 
@@ -291,14 +291,14 @@ def read_packing_sizes(store: Store) -> PackingSizes:
 def measure_packing(
     plan: PackingPlan, source: LengthSource, sample_length: int = _SAMPLE_LENGTH
 ) -> PackingSizes:
-    """Return the sizes that an index will have, from some of its lengths.
+    """Estimate the sizes of an index from some of its lengths.
 
     Parameters
     ----------
     plan, source
         The index, and its lengths.
     sample_length
-        Most documents to pack.
+        Maximum number of documents to pack.
 
     Returns
     -------

@@ -53,19 +53,19 @@ def build(
     """Build every index and every blend of a run; finished shards are kept.
 
     Blends that depend on the configuration only, and permutations of blends of a configured size,
-    are started before any dataset is opened.
+    start before any dataset is opened.
 
     Parameters
     ----------
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     client
-        A ``distributed.Client`` or a scheduler's address. None uses the current client of the
-        process; if there is none, the tasks run in threads of this process.
+        A ``distributed.Client`` or the address of a scheduler. None uses the current client of the
+        process or, without one, threads of this process.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
     timeline
-        File for a trace of all tasks, to open in Perfetto or chrome://tracing, or a `Timeline` that
+        File for a trace of all tasks, for Perfetto or chrome://tracing, or a `Timeline` that
         records them.
 
     Returns
@@ -77,7 +77,7 @@ def build(
     Raises
     ------
     ZindexError
-        If an input is missing, damaged or too small, or the disk is full; finished shards stay.
+        If an input is missing, damaged or too small, or the disk is full; finished shards are kept.
 
     Notes
     -----
@@ -103,9 +103,9 @@ class Run:
     config
         The run.
     progress, timeline
-        Where steps are shown, and tasks recorded.
+        Displays steps and records tasks.
     futures
-        Set as stores are committed; builds are cancelled with them.
+        Set as stores are committed; cancelling them cancels builds.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class Run:
         self.timeline = timeline
         self.futures = futures or BuildFutures(config)
         self.plan: RunPlan | None = None
-        #: By directory: datasets of the same lengths share an index, which is built once.
+        #: By directory: datasets of equal lengths share an index, which is built once.
         self.finished: dict[Place, BuildResult] = {}
         self._building = set[Place]()
         self._labels = label_paths(self._paths)
         self._has_waited = False
 
     def build(self, client: Callable[[], Any]) -> dict[ResultKey, BuildResult]:
-        """Build the missing stores, with a client only if there are some; return all."""
+        """Build the missing stores, creating a client only if there are any; return all stores."""
         early, permutations = dict[Place, PlannedStore](), tuple[PermutationPlan, ...]()
         if self.plan is None:
             early = self._missing(known_blends(self.config))
@@ -147,7 +147,7 @@ class Run:
         return results
 
     def wait_for_others(self, rank: Rank) -> None:
-        """Wait until another rank has committed every store, or is gone."""
+        """Wait until another rank has committed every store, or seems dead."""
         self._has_waited = True
         self._set_plan(plan_run(self.config))
         assert self.plan is not None
@@ -165,7 +165,7 @@ class Run:
         return [dataset.path for dataset in self.config.members]
 
     def _label(self, item: PlannedStore) -> str:
-        """Return the name of a store in the keys of tasks."""
+        """Return the name of a store in task keys."""
         dataset, split = item.key
         return f"{BLEND_LABEL if dataset is None else self._labels[dataset]}-{split}"
 
@@ -173,7 +173,7 @@ class Run:
         return item.plan.store_plan(self.config.index)
 
     async def _plan_run_by_tasks(self, executor: Executor) -> None:
-        """Plan, after opening the datasets by tasks if there is much to check."""
+        """Make the plan, opening the datasets by tasks if there is much to check."""
         paths = self._paths
         with self.timeline.span("open-datasets"):
             sources = await open_by_tasks(paths, executor) if has_much_to_check(paths) else None
@@ -188,7 +188,7 @@ class Run:
         self.futures.finish(root, result)
 
     def _missing(self, items: Iterable[PlannedStore]) -> dict[Place, PlannedStore]:
-        """Return the stores that are not finished, each once; record the others as finished."""
+        """Return the unfinished stores, each once; record the others as finished."""
         missing: dict[Place, PlannedStore] = {}
         for item in items:
             store_plan = self._store_plan(item)
@@ -239,7 +239,7 @@ class Run:
     def _start(
         self, group: asyncio.TaskGroup, roots: Iterable[Place], build: Coroutine[Any, Any, None]
     ) -> None:
-        """Start to build some stores together; cancelled when all of their futures are."""
+        """Start building some stores together; cancelled when all of their futures are."""
         loop, names, task = asyncio.get_running_loop(), set(roots), group.create_task(build)
 
         def cancel() -> None:
@@ -284,7 +284,7 @@ def check_blends(blends: Iterable[PlannedBlend], results: Mapping[ResultKey, Bui
 
 
 def names_of(config: RunConfig, plan: Iterable[PlannedStore]) -> dict[str, StoreNames]:
-    """Return what a run calls its stores, by the names of their directories."""
+    """Return the names of stores in the run, by the names of their directories."""
     labels = label_paths([dataset.path for dataset in config.members])
     names: dict[str, StoreNames] = {}
     for item in plan:
@@ -297,9 +297,9 @@ def names_of(config: RunConfig, plan: Iterable[PlannedStore]) -> dict[str, Store
 
 
 def name_stores(config: RunConfig, names: Mapping[str, StoreNames]) -> None:
-    """Write the Zarr group of a folder, in which plain readers find stores and their names.
+    """Write the Zarr group of a folder, where plain readers find stores and their names.
 
-    Only these need it, so a folder that cannot be written to is no error.
+    Only plain readers need it, so an unwritable folder is not an error.
     """
     folder = place_of(config.index)
     try:

@@ -1,4 +1,4 @@
-"""A run that is built in the background of rank 0, while all ranks hold futures of its stores."""
+"""A run that rank 0 builds in the background, with futures of its stores on all ranks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,9 +16,9 @@ Results = dict[ResultKey, BuildResult]
 
 
 class RunBuild(BackgroundBuild[Results]):
-    """The build of a run, seen from one of the ranks that read it.
+    """The build of a run, as seen by one of its ranks.
 
-    Rank 0 builds. The others poll for the commits, and take over when the builder is gone: builds
+    Rank 0 builds. The other ranks poll for the commits, and take over if the builder dies: builds
     are idempotent.
 
     Parameters
@@ -26,11 +26,11 @@ class RunBuild(BackgroundBuild[Results]):
     config
         The run.
     rank
-        This process among those that begin the build.
+        This process among those that start the build.
     client
-        Returns where tasks run, as of `zindex.build`; called if there is something to build here.
+        Returns where tasks run, as of `zindex.build`; called only if there is something to build.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunBuild(BackgroundBuild[Results]):
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is committed; the same on all ranks.
+        """Whether everything is committed; equal on all ranks.
 
         Raises
         ------
@@ -78,5 +78,5 @@ class RunBuild(BackgroundBuild[Results]):
         return is_done
 
     def cancel(self) -> None:
-        """Cancel the builds of this process, or its wait; finished shards and stores stay."""
+        """Cancel this process's builds, or its wait; finished shards and stores are kept."""
         self._futures.cancel()

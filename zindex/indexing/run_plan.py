@@ -1,8 +1,8 @@
 """The plan of a run: the index of every dataset and split, and the blend of every split.
 
-A blend whose size and weights are configured is known before any dataset is opened; the others
-follow from the datasets' tokens. A ``.idx`` file is read to its last element before it is trusted:
-tens of gigabytes for trillions of tokens, which all nodes together read faster than one.
+A blend with configured size and weights is known before any dataset is opened; others depend on the
+datasets' tokens. A ``.idx`` file is read completely before it is trusted: tens of gigabytes for
+trillions of tokens, which all nodes together read faster than one.
 """
 
 import os
@@ -35,13 +35,13 @@ from zindex.store.open import Store
 
 P = TypeVar("P", bound=SplitPlan)
 
-#: Bytes of ``.idx`` files that one process checks alone, in about a tenth of a second.
+#: Bytes of ``.idx`` files that one process checks itself, in about a tenth of a second.
 FEW_NBYTES = 1 << 28
-#: Most bytes and files of one task.
+#: Maximum bytes and files per task.
 TASK_NBYTES, TASK_FILES = 1 << 28, 64
 # Threads that open datasets, which mostly wait for the file system.
 _NUM_OPENERS = 8
-# Before permutations that are computed ahead: all other tasks wait for the datasets.
+# Priority over permutations computed ahead, because all other tasks need the datasets.
 _FIRST = 3
 
 
@@ -69,7 +69,7 @@ class PlannedIndex(Generic[P]):
 
     @property
     def name(self) -> str:
-        """Dataset and split, for people."""
+        """Dataset and split, for messages."""
         suffix = " packed" if isinstance(self.plan, PackingPlan) else ""
         return f"{os.path.basename(self.dataset.rstrip('/'))} {self.plan.split}{suffix}"
 
@@ -78,7 +78,7 @@ class PlannedIndex(Generic[P]):
 class PlannedBlend:
     """The blend of one split of a run."""
 
-    #: Paths of the datasets that it draws from, in the order of their ids.
+    #: Paths of the datasets that it draws from, in order of their ids.
     datasets: tuple[str, ...]
     plan: BlendPlan
     sizes: BlendSizes
@@ -95,17 +95,17 @@ class PlannedBlend:
 
     @property
     def name(self) -> str:
-        """Name of the blend, for people."""
+        """Name of the blend, for messages."""
         return f"blend {self.split}"
 
 
-#: Any store that a run needs.
+#: Any store of a run.
 PlannedStore = PlannedIndex[Any] | PlannedBlend
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Every store that a run needs."""
+    """All stores of a run."""
 
     #: Indices of either kind, in the order of the datasets.
     members: tuple[PlannedIndex[Any], ...]
@@ -114,12 +114,12 @@ class RunPlan:
 
     @property
     def indices(self) -> tuple[PlannedIndex[IndexPlan], ...]:
-        """Indices of a run that cuts samples out of a stream."""
+        """Indices of a run that takes samples from a token stream."""
         return tuple(item for item in self.members if isinstance(item.plan, IndexPlan))
 
     @property
     def packings(self) -> tuple[PlannedIndex[PackingPlan], ...]:
-        """Indices of a run that packs documents."""
+        """Indices of a run with packed documents."""
         return tuple(item for item in self.members if isinstance(item.plan, PackingPlan))
 
     def __iter__(self) -> Iterator["PlannedStore"]:
@@ -127,7 +127,7 @@ class RunPlan:
 
 
 def label_paths(paths: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each path, with a number where several are equal, or like the blend.
+    """Return the last component of each path, numbered if ambiguous or equal to the blend's name.
 
     Examples
     --------
@@ -152,16 +152,16 @@ def plan_run(
 ) -> RunPlan:
     """Return every index and every blend of a run.
 
-    Without blends, splits without documents are left out unless they have requested samples.
+    Without blends, splits without documents are omitted unless samples are requested.
 
     Parameters
     ----------
     config
         The run.
     require_bin
-        Whether pairs must have their ``.bin``.
+        Whether the ``.bin`` of pairs must exist.
     sources
-        The opened members of the run, if they are open already.
+        The opened members of the run, if already open.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def known_permutations(config: RunConfig) -> tuple[PermutationPlan, ...]:
 def _plan_blends(
     config: RunConfig, tokens: dict[str, list[int]] | None
 ) -> tuple[PlannedBlend, ...]:
-    """Return the blends of a run; without tokens, those that do not depend on them."""
+    """Return the blends of a run; without tokens, only those that do not depend on them."""
     request = config.blend_request
     if request is None:
         return ()
@@ -240,7 +240,7 @@ def _plan_blends(
 def plan_blend(
     config: RunConfig, split: str, shares: BlendSizes | BlendFacts, seed: int
 ) -> BlendPlan:
-    """Return the plan of a blend of a run, of given shares."""
+    """Return the plan of a blend of a run, with given shares."""
     settings: dict[str, Any] = {"split": split, "seed": seed, "order": config.order}
     settings |= {"shuffle": config.shuffle, "stored": config.store, "grid": config.grid}
     if shares.sizes is not None:
@@ -340,7 +340,7 @@ def open_here(paths: Sequence[str], *, require_bin: bool = True) -> list[LengthS
 
 
 def has_much_to_check(paths: Iterable[str]) -> bool:
-    """Return whether the ``.idx`` files of datasets are large enough to be checked by tasks."""
+    """Return whether the ``.idx`` files of datasets are large enough to check them in tasks."""
     return sum(map(_idx_nbytes, paths)) > FEW_NBYTES
 
 
@@ -352,7 +352,7 @@ async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[Length
     paths
         Paths of stores, and of pairs without their suffix.
     executor
-        Where the tasks run; its workers see the same files.
+        Where the tasks run; its workers must see the same files.
 
     Raises
     ------
@@ -362,7 +362,7 @@ async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[Length
     pairs = [path for path in paths if _idx_nbytes(path)]
 
     async def one(rows: range) -> list[LengthSource]:
-        # Workers may run in another directory.
+        # Workers may have another working directory.
         absolute = [os.path.abspath(pairs[row]) for row in rows]
         key = f"check-{rows.start}"
         found = await executor.run(open_pairs, absolute, key=key, priority=_FIRST)

@@ -1,8 +1,8 @@
 """Sentence mappings: documents scanned for samples partition by partition, and opened for reading.
 
-Samples are counted before any is stored, since the position of a sample depends on the number of
-samples before it. Where Megatron draws targets in sequence, the counting tasks form a chain;
-otherwise all run in parallel, as do the tasks that store.
+All samples are counted before any is stored, since the position of a sample depends on the number
+of earlier samples. If Megatron draws targets in sequence, the counting tasks form a chain;
+otherwise they run in parallel, as do the tasks that store.
 """
 
 from bisect import bisect_left, bisect_right
@@ -46,13 +46,13 @@ class MappingBuild(CountedBuild[MappingPlan]):
 
     source: SentenceSource
     task_length: int = 1 << 23
-    #: State of the generator after the partitions that were counted, if targets form a chain.
+    #: Generator state after the counted partitions, if targets form a chain.
     memory: UInt32Array | None = None
 
     starts_spec = schema.SCAN_OFFSET
 
     async def count(self, start: int, stop: int) -> Int64Array:
-        """Count partitions, one task after the other if their targets form a chain."""
+        """Count partitions, one task after the other if targets form a chain."""
         if not self.plan.is_chained:
             return await super().count(start, stop)
         if self.memory is None:
@@ -69,7 +69,7 @@ class MappingBuild(CountedBuild[MappingPlan]):
         return counts
 
     def no_samples(self) -> PlanError:
-        """Return the error of a split whose documents are all too short or too long."""
+        """Return the error for a split whose documents are all too short or too long."""
         return nothing_to_map(self.plan, self.source.sentences.path)
 
     async def store_counted(
@@ -88,7 +88,7 @@ class MappingBuild(CountedBuild[MappingPlan]):
         return await self.store_shards("sentences", store_row_shard, rows, arguments)
 
     async def store_shuffle(self, layout: ArrayLayout, starts: Int64Array) -> list[ShardResult]:
-        """Store the shuffle, Megatron's by one task: the longest one, which depends on no other."""
+        """Store the shuffle; Megatron's is the longest task, and depends on no other."""
         if self.plan.order == "scalable":
             return await super().store_shuffle(layout, starts)
         args = (self.plan, self.root, layout)
@@ -96,7 +96,7 @@ class MappingBuild(CountedBuild[MappingPlan]):
 
 
 def nothing_to_map(plan: MappingPlan, path: str) -> PlanError:
-    """Return the error of a split whose documents are all too short or too long."""
+    """Return the error for a split whose documents are all too short or too long."""
     return PlanError(
         f"{plan.split} of {path} must hold documents of at least {plan.min_num_sentences} "
         f"sentences, none too long, its {plan.num_documents:,} give no sample; split documents "
@@ -112,18 +112,18 @@ class MappingArrays(CountedArrays):
     array_specs = (schema.SCAN_OFFSET, schema.SENTENCE_INDEX)
 
     plan: MappingPlan
-    #: Samples of one epoch, or of all where they differ: shape (rows, 3), uint32 or uint64.
+    #: Samples of one epoch, or of all if they differ: shape (rows, 3), uint32 or uint64.
     sentence_index: RowReader
 
     @cached_property
     def sample_index(self) -> RowReader:
-        """Megatron's mapping: shape (samples, 3), or 4 columns of blocks, in shuffled order."""
+        """Megatron's mapping, in shuffled order: shape (samples, 3), or 4 columns for blocks."""
         spec = schema.SENTENCE_INDEX if self.plan.kind == "sentences" else _BLOCK_INDEX
         layout = self.plan.layout(spec, len(self.shuffle_index), self.plan.row_dtype)
         return ComputedArray(layout, self, _read_shuffled)
 
     def find_samples(self, positions: Int64Array) -> AnyArray:
-        """Return the samples at shuffled positions, by two reads in all.
+        """Return the samples at shuffled positions, with two reads.
 
         Parameters
         ----------
@@ -154,12 +154,12 @@ def _read_shuffled(arrays: MappingArrays, start: int, stop: int) -> AnyArray:
 
 
 def _number(rows: AnyArray, numbers: AnyArray) -> AnyArray:
-    """Return blocks with their numbers in an additional column."""
+    """Return blocks with their numbers as an additional column."""
     return np.column_stack([rows, numbers.astype(rows.dtype)])
 
 
 def stored_facts(source: SentenceSource) -> SentenceFacts:
-    """Return the facts that decide the mappings of a dataset on disk, its documents digested."""
+    """Return the identity of the mappings of a dataset on disk, with its documents digested."""
     titles = None if source.titles is None else source.titles.facts.length_digest
     reader = source.sentences.reader
     digest: str | None = None
@@ -174,12 +174,12 @@ def stored_facts(source: SentenceSource) -> SentenceFacts:
 
 
 def memory_facts(lengths: SourceFacts, document_indices: AnyArray) -> SentenceFacts:
-    """Return the facts that decide the mappings of a dataset in memory.
+    """Return the identity of the mappings of a dataset in memory.
 
     Parameters
     ----------
     lengths
-        The facts that decide its other indices.
+        The identity of its other indices.
     document_indices
         Shape (documents + 1,): sentences at which its documents start, then the end.
     """
@@ -200,7 +200,7 @@ def plan_mapping(
     span
         Documents of the split.
     facts
-        The result of `stored_facts`, if known already.
+        The result of `stored_facts`, if already known.
     settings
         Of `MappingPlan`: split, max_sequence_length, seed, and others.
 

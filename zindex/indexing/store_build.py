@@ -34,24 +34,24 @@ class BuildResult:
     """The outcome of one build."""
 
     store: Store
-    #: Shards that this build computed and wrote; it found the others.
+    #: Shards that this build computed and wrote; the others already existed.
     num_written: int
     num_shards: int
 
 
 def ignore_progress(num_shards: int) -> None:
-    """Report no progress."""
+    """Ignore progress."""
 
 
 def batch_items(sizes: Sequence[int], most: int, room: int) -> list[range]:
-    """Group consecutive items into batches, each the work of one task.
+    """Group consecutive items into batches, one per task.
 
     Parameters
     ----------
     sizes
         Size of each item.
     most, room
-        Most items of a batch, and their size together; an item that is larger is a batch.
+        Maximum number and total size of the items of a batch; a larger item is a batch by itself.
     """
     batches, start, filled = [], 0, 0
     for number, size in enumerate(sizes):
@@ -68,7 +68,7 @@ def open_index(store_plan: StorePlan) -> Store:
 
 
 def find_index(store_plan: StorePlan) -> Store | None:
-    """Return the committed store of a plan, or None while it is not finished."""
+    """Return the committed store of a plan, or None if it is not finished."""
     try:
         return open_index(store_plan)
     except (NotReadyError, StoreNotFoundError):
@@ -90,11 +90,11 @@ def task_key(root: Place, stage: str, number: int | None = None, label: str = ""
 
 @dataclass(kw_only=True)
 class StoreBuild(Generic[P]):
-    """One build of one store, resumed from the shards that exist.
+    """One build of one store, resumed from existing shards.
 
-    A subclass implements `store_arrays`, from `begin` to the last shard. A task gets small
-    arguments, writes whole shards and is idempotent, so a build may be interrupted and repeated,
-    by several builders at once.
+    A subclass implements `store_arrays`, starting with `begin`. Tasks get small arguments, write
+    whole shards and are idempotent, so a build may be interrupted and repeated, also by several
+    builders concurrently.
     """
 
     plan: P
@@ -103,12 +103,12 @@ class StoreBuild(Generic[P]):
     executor: Executor
     #: Called with the number of shards that were finished since the last call.
     advance: Callable[[int], None] = ignore_progress
-    #: Dataset and split in the names of tasks; that of the directory by default.
+    #: Dataset and split for task names; by default those of the directory.
     label: str = ""
     #: Added to the priorities of all tasks.
     priority: int = 0
-    #: Called with all arrays once they are computed, before they are stored, if this process
-    #: computes them.
+    #: Called with all arrays once they are computed, before they are stored, if computed by this
+    #: process.
     publish: Callable[[Any], None] | None = None
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class StoreBuild(Generic[P]):
         Raises
         ------
         FingerprintMismatchError
-            If the directory holds something else.
+            If the directory has other content.
 
         Notes
         -----
@@ -149,7 +149,7 @@ class StoreBuild(Generic[P]):
         raise NotImplementedError
 
     async def begin(self, store_plan: StorePlan | None = None) -> None:
-        """Write the store's plan, or adopt the grid of one that was begun before."""
+        """Write the store's plan, or adopt the grid of an existing one."""
         self.store_plan = await asyncio.to_thread(begin_store, store_plan or self.store_plan)
         self.plan = replace(self.plan, grid=self.store_plan.grid or self.plan.grid)
 
@@ -189,13 +189,13 @@ class StoreBuild(Generic[P]):
 async def store_together(
     work: Iterable[Coroutine[Any, Any, list[ShardResult]]],
 ) -> list[ShardResult]:
-    """Run coroutines that store shards concurrently; return all of their results, in order."""
+    """Run coroutines that store shards concurrently; return all their results in order."""
     return list(chain.from_iterable(await run_together(work)))
 
 
 @dataclass(kw_only=True)
 class CountedBuild(StoreBuild[C], Generic[C]):
-    """A build that counts its samples before it can store any of them.
+    """A build that must count its samples before it can store any of them.
 
     Partitions are counted epoch after epoch until there are enough samples. The starts of all
     partitions are stored first, so that a resumed build, or one that replaces a lost shard, does
@@ -204,7 +204,7 @@ class CountedBuild(StoreBuild[C], Generic[C]):
 
     #: The array of partition starts.
     starts_spec: ClassVar[schema.ArraySpec]
-    #: Rows that one counting task covers at least, over several epochs: a task costs milliseconds.
+    #: Minimum rows per counting task, over several epochs: a task costs milliseconds.
     task_length: int
 
     def split(self, start: int, stop: int) -> list[tuple[int, int]]:
@@ -223,7 +223,7 @@ class CountedBuild(StoreBuild[C], Generic[C]):
         raise NotImplementedError
 
     def no_samples(self) -> PlanError:
-        """Return the error of a split that gives no sample."""
+        """Return the error for a split without samples."""
         raise NotImplementedError
 
     def check_starts(self, starts: Int64Array) -> None:
@@ -232,7 +232,7 @@ class CountedBuild(StoreBuild[C], Generic[C]):
     async def store_counted(
         self, layouts: Mapping[str, ArrayLayout], starts: Int64Array
     ) -> list[ShardResult]:
-        """Store every array but the partition starts and the shuffle."""
+        """Store all arrays except the partition starts and the shuffle."""
         raise NotImplementedError
 
     async def store_arrays(self) -> tuple[list[ShardResult], Mapping[str, Any]]:
@@ -315,7 +315,7 @@ def find_starts(root: Place, spec: schema.ArraySpec) -> Int64Array | None:
     Returns
     -------
     starts
-        Shape (partitions + 1, columns), int64; of packed documents: sample, part and token.
+        Shape (partitions + 1, columns), int64; for packed documents: sample, part and token.
     """
     try:
         stored = read_plan(root)
@@ -332,7 +332,7 @@ def find_starts(root: Place, spec: schema.ArraySpec) -> Int64Array | None:
 def find_shards(
     root: Place, layout: ArrayLayout, *, whole: bool = False
 ) -> list[ShardResult] | None:
-    """Return the results of all shards of an array, or None if one is not stored."""
+    """Return the results of all shards of an array, or None if any shard is missing."""
     results = []
     for shard in range(layout.num_shards):
         receipt = find_receipt(root, layout, shard, whole=whole)
@@ -345,6 +345,6 @@ def find_shards(
 def store_whole_array(
     root: Place, layout: ArrayLayout, compute: Callable[[], AnyArray], *, whole: bool = False
 ) -> list[ShardResult]:
-    """Store all shards of an array that only one task can compute, unless all exist already."""
+    """Store all shards of an array that only one task can compute, unless all exist."""
     found = find_shards(root, layout, whole=whole)
     return store_all_shards(root, layout, compute(), whole=whole) if found is None else found

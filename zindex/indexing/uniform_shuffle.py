@@ -1,4 +1,4 @@
-"""An exactly uniform order of a whole run, by independent tasks in bounded memory.
+"""An exactly uniform order of a whole run, computed by independent tasks in bounded memory.
 
 The samples are divided into parts. One task per part scatters its samples to as many buckets as
 there are parts; one task per bucket gathers and shuffles its samples. The concatenated buckets are
@@ -33,7 +33,7 @@ Samples = IntegerArray
 MIN_PART_LENGTH = 2**22
 #: Most parts, hence buckets; part of the format.
 MAX_PARTS = 2**12
-#: Most samples: a bucket, which may be slightly longer than a part, is shuffled by 32-bit draws.
+#: Maximum number of samples: a bucket, slightly longer than a part, is shuffled by 32-bit draws.
 MAX_SAMPLES = 2**43
 
 # Samples per block of a bucket's file, the unit of reading and verification.
@@ -44,7 +44,7 @@ _REMEDY = "remove the file and build again"
 
 @dataclass(frozen=True, slots=True)
 class UniformShuffle:
-    """Everything that decides an exactly uniform order."""
+    """Identity of an exactly uniform order."""
 
     #: Samples of the run, N: the order is a permutation of ``[0, N)``.
     num_samples: int
@@ -52,7 +52,7 @@ class UniformShuffle:
     seed: int
     #: ``"train"``, ``"valid"`` or ``"test"``.
     split: str
-    #: Shortest part, >= 1; other values give other orders, and are for tests.
+    #: Shortest part, >= 1; other values give other orders, and are used by tests.
     min_part_length: int = MIN_PART_LENGTH
 
     def __post_init__(self) -> None:
@@ -263,7 +263,7 @@ def permute_all(shuffle: UniformShuffle) -> Samples:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove scratch files, including half-written ones, where possible; leave other files."""
+    """Remove scratch files, including partly written ones, if possible; keep other files."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if ".scratch" in path.suffixes and path.name.startswith(("part-", "bucket-")):
