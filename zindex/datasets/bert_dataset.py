@@ -41,8 +41,8 @@ class BERTMaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
 class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):
     """A split of a dataset as BERT's samples.
 
-    80 % of the masked tokens become the mask, 10 % a random token, and 10 % stay. Parameters,
-    errors and keys of draws are those of ``MaskedWordPieceDataset``.
+    80 % of the masked tokens become the mask, 10 % a random token, and 10 % are unchanged.
+    Parameters, errors and keys of draws are those of ``MaskedWordPieceDataset``.
 
     An item has ``text``: the classification token, a segment, a separator, and with two segments
     the second and its separator, with masked tokens; 0 in padding. ``types``: 0 in the first

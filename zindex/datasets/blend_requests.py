@@ -26,15 +26,15 @@ class SplitRequest:
     split: Split
     #: Fractions of each dataset at which the split starts and stops.
     bookends: tuple[float, float]
-    #: Paths of the datasets; None for made-up data.
+    #: Paths of the datasets; None for mock data.
     paths: list[str | None]
-    #: Samples wanted of each dataset; None for one epoch.
+    #: Samples requested of each dataset; None for one epoch.
     num_samples: list[int | None]
     #: ``"one"`` dataset, ``"many"`` separate ones, or a ``"blend"``.
     kind: Literal["one", "many", "blend"] = "one"
     #: Weights of a blend; None for the datasets' lengths.
     weights: list[float] | None = None
-    #: Samples of a blend, at most if there are no weights; None for all.
+    #: Samples of the blend (without weights, the maximum); None for all.
     size: int | None = None
 
 
@@ -137,7 +137,7 @@ def _request_blend(
     size: int | None,
     config: BlendedMegatronDatasetConfig,
 ) -> SplitRequest:
-    """Return the request of a blend; datasets of weight 0 are left out."""
+    """Return the request of a blend, without datasets of weight 0."""
     paths, weights = blend
     if not paths:
         raise ConfigError(f"the blend of {split.name} must name at least one dataset, got none")
@@ -153,7 +153,7 @@ def _request_blend(
     total = sum(targets)
     if config.renormalize_blend_weights and total:
         shares = [target / total for target in targets]
-        # A share too small for a sample would be a weight of 0 here; ceil makes it one sample.
+        # A share too small for one sample would have weight 0 here; ceil makes it one sample.
     if config.order == "scalable":
         # The counts of the scalable order are exact.
         total = size

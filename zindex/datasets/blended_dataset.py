@@ -1,6 +1,6 @@
 """Blends: samples of several datasets in one order, each dataset by its weight.
 
-The index of a blend is built by ``zindex.indexing``, and read here.
+``zindex.indexing`` builds the index of a blend.
 """
 
 import logging
@@ -54,9 +54,10 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
     datasets
         The datasets, all of one class and one split.
     weights
-        One per dataset. A dataset of weight 0 is left out.
+        One per dataset. Datasets of weight 0 are ignored.
     size
-        Samples of the blend. None draws ``weights[i]`` samples of dataset i, a whole number.
+        Samples of the blend. None draws ``weights[i]`` samples of dataset i, which must be whole
+        numbers.
     config
         The configuration.
 
@@ -67,7 +68,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
     weights
         Normalised if a size is given.
     unique_identifiers
-        The identity of the blend in Megatron, in its order.
+        The identity of the blend in Megatron, with keys in Megatron's order.
 
     Raises
     ------
@@ -159,7 +160,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of all that decides the order of the samples, in any process."""
+        """The SHA-256, in hex, of everything that determines the order of the samples."""
         members = [dataset.fingerprint for dataset in self.datasets]
         return fingerprint({"blend": self.plan.spec, "members": members})
 
@@ -169,29 +170,29 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         Parameters
         ----------
         idx
-            Its position, from the end if negative; None gives padding: the first sample of the
+            Its position, from the end if negative; None returns padding: the first sample of the
             dataset at position 0, with a loss mask of zeros.
 
         Returns
         -------
         item
-            The sample of the dataset, preceded by ``dataset_id``, its place in ``datasets``.
+            The sample of the dataset, preceded by ``dataset_id``, its index in ``datasets``.
 
         Raises
         ------
         IndexError
-            If there is no such sample.
+            If the position is out of range.
         """
         (position,), _ = resolve_positions([idx], len(self), self._where)
         arrays = self._open_arrays()
         dataset_id = arrays.dataset_index[position]
         sample = None if idx is None else int(arrays.dataset_sample_index[position])
         item: dict[str, Any] = self.datasets[dataset_id][sample]
-        # First, and in place of the member's own.
+        # First, replacing the member's own.
         return {"dataset_id": dataset_id} | item | {"dataset_id": dataset_id}
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
-        """Return the samples at positions, made together unless a dataset makes its own items."""
+        """Return the samples at positions, read together unless a dataset overrides items."""
         dataset_ids, samples = read_draws(self._open_arrays(), positions)
         make = self._find_maker(dataset_ids)
         if make is None:
@@ -201,7 +202,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         return make(BatchRequest(self.datasets, which, samples, is_padding, dataset_ids))
 
     def _find_maker(self, dataset_ids: AnyArray) -> Callable[..., SampleBatch] | None:
-        """Return what makes items of these datasets together; None if one makes its own items."""
+        """Return the function that reads items together; None if a dataset overrides it."""
         datasets: list[Any] = [self.datasets[i] for i in set(dataset_ids.tolist())]
         first = datasets[0]
         for item in datasets:
@@ -229,7 +230,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         return BuildRequest(self.plan, self.config.path_to_cache)
 
     def _check_computable(self) -> None:
-        """Refuse a blend that draws too many samples, without drawing where no count is close."""
+        """Raise if the blend draws too many samples, without drawing if no count is close."""
         plan = self.plan
         if plan.order == "scalable" or plan.sizes is not None:
             most = plan.counts
@@ -256,11 +257,11 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         if isinstance(store, FollowedStore):
             return blend_arrays.follow_blend_arrays(store, self.plan)
         arrays = blend_arrays.open_blend_arrays(store)
-        # A worker opens a store again that its parent process has checked.
+        # A worker reopens a store that its parent process has already checked.
         return arrays if store is self._store else self._checked(arrays)
 
     def _checked(self, arrays: blend_arrays.BlendArrays) -> blend_arrays.BlendArrays:
-        """Return the arrays, if every dataset has as many samples as the blend draws of it."""
+        """Return the arrays after checking that every dataset has enough samples."""
         lengths = np.array([len(dataset) for dataset in self.datasets], np.int64)
         short = np.flatnonzero(lengths < arrays.dataset_count)
         if short.size:
@@ -276,7 +277,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         return arrays
 
     def _better_surplus(self, short: Int64Array, arrays: blend_arrays.BlendArrays) -> str:
-        """Return the surplus that would make the datasets long enough, for the message."""
+        """Return a surplus that makes the datasets long enough, for the message."""
         needed = 0.0
         for i in short.tolist():
             asked = self.datasets[i].num_samples
@@ -288,7 +289,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
 
 
 def read_draws(blend: blend_arrays.BlendArrays, positions: Int64Array) -> list[AnyArray]:
-    """Return the datasets and their samples at positions of a blend, in one round."""
+    """Return the datasets and samples at positions of a blend, in one round."""
     arrays = (blend.dataset_index, blend.dataset_sample_index)
     if all(isinstance(array, np.ndarray) for array in arrays):
         return [array[positions] for array in arrays]
@@ -302,7 +303,7 @@ def read_draws(blend: blend_arrays.BlendArrays, positions: Int64Array) -> list[A
 def plan_blend(
     weights: Sequence[Any], size: int | None, split: Split, config: BlendedMegatronDatasetConfig
 ) -> BlendPlan:
-    """Return the plan of a blend, the same as ``zindex.build`` makes.
+    """Return the plan of the blend, equal to that of ``zindex.build``.
 
     Raises
     ------

@@ -37,9 +37,9 @@ SplitResult: TypeAlias = TopLevelDataset | list[Any] | None
 class BlendedMegatronDatasetBuilder:
     """Build the datasets of train, valid and test that a configuration describes.
 
-    Every rank calls ``build``. All ranks derive the same plans, hence the same stores: rank 0
-    builds what is missing, all indices of all members, splits and blends concurrently, and the
-    other ranks poll for the commits. There is no barrier.
+    Call ``build`` on every rank. All ranks derive the same plans, and therefore the same stores:
+    rank 0 concurrently builds all missing indices of all members, splits and blends, and the other
+    ranks poll for the commits. There is no barrier.
 
     Parameters
     ----------
@@ -48,8 +48,7 @@ class BlendedMegatronDatasetBuilder:
     sizes
         Minimal number of samples of train, valid and test; None draws every sample once.
     is_built_on_rank
-        Returns whether this rank needs the datasets. Other ranks get None instead, and do not
-        wait.
+        Returns whether this rank needs the datasets. Other ranks get None instead and do not wait.
     config
         The configuration.
 
@@ -115,7 +114,7 @@ class BlendedMegatronDatasetBuilder:
             return datasets
 
     def _begin_known_blends(self, requests: Sequence[SplitRequest | None], builds: Builds) -> None:
-        """Start building the blends that depend on no dataset, before datasets are opened."""
+        """Start building the blends that do not depend on datasets, before datasets are opened."""
         config = self.config
         if not config.path_to_cache or config.defer_npy_index_mmap:
             return
@@ -153,7 +152,7 @@ class BlendedMegatronDatasetBuilder:
         return members
 
     def _open_path(self, path: str | None, groups: Iterable[Sequence["_Place"]]) -> None:
-        """Make the members over one path; a stored dataset is opened once for all of them."""
+        """Create the members over one path; a stored dataset is opened once for all of them."""
         low_level: Any = None
         for places in groups:
             if not is_stored(low_level):
@@ -217,16 +216,17 @@ class BlendedMegatronDatasetBuilder:
         synchronize_ranks: bool,
         *args: Any,
     ) -> Any:
-        """Return ``cls(*args)``, or None where this rank does not build.
+        """Return ``cls(*args)``, or None if this rank does not build.
 
         Parameters
         ----------
         cls
-            A class of datasets, or a function that makes one.
+            A class of datasets, or a function that returns one.
         is_built_on_rank
             Returns whether this rank builds; called under ``torch.distributed`` only.
         synchronize_ranks
-            Accepted for Megatron's callers, and ignored: ranks wait only for indices they need.
+            Accepted for Megatron's callers, and ignored: ranks only wait for indices that they
+            need.
         args
             Arguments of ``cls``.
 
@@ -255,7 +255,7 @@ def _is_built_here(is_built_on_rank: Callable[[], bool]) -> bool:
 
 
 def _nothing(request: SplitRequest | None) -> SplitResult:
-    """Return the result for a split that is not built on this rank."""
+    """Return the result for a split on ranks that do not build."""
     if request is not None and request.kind == "many":
         return [None] * len(request.paths)
     return None

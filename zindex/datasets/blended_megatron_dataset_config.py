@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 _MOCK_SPLIT = "1,1,1"
 
 
-#: Choices of the settings that are unknown to Megatron scripts.
+#: Choices of the settings that Megatron does not have.
 CHOICES = {"order": get_args(Order), "store": get_args(Stored), "shuffle": get_args(Shuffle)}
-#: The defaults of this process, by these names; ``zindex.megatron.install`` sets them.
+#: Defaults of these settings in this process; set by ``zindex.megatron.install``.
 DEFAULTS = SimpleNamespace(
     order="megatron", store="all", shuffle="keyed", max_computed_rows=MAX_COMPUTED_ROWS
 )
@@ -34,7 +34,7 @@ DEFAULTS = SimpleNamespace(
 
 @dataclass
 class BlendedMegatronDatasetConfig:
-    """Settings of a blend of datasets, by Megatron Core's names, and settings of zindex."""
+    """Settings of a blend of datasets: Megatron Core's, by its names, and zindex's own."""
 
     #: Seed of every shuffle, the same for all datasets and splits.
     random_seed: int
@@ -51,7 +51,7 @@ class BlendedMegatronDatasetConfig:
     #: Whether each prefix of the validation blend is a separate dataset.
     multiple_validation_sets: bool | None = None
 
-    #: Whether a validation passes over a whole epoch.
+    #: Whether validation uses a full epoch.
     full_validation: bool | None = None
 
     #: Shares of train, valid and test, such as ``"99,1,0"``.
@@ -70,10 +70,10 @@ class BlendedMegatronDatasetConfig:
     #: Whether pairs are read through memory maps; see `IndexedDataset`. Megatron's default is True.
     mmap_bin_files: bool = False
 
-    #: Whether data are made up: True without any blend.
+    #: Whether data are mock data: True without any blend.
     mock: bool = field(init=False, default=False)
 
-    #: The tokenizer: its special tokens, its vocabulary size and its identity are used.
+    #: The tokenizer: its special tokens, vocabulary size and identity are used.
     tokenizer: Any = None
 
     #: Share of additional samples of the members of a blend, beyond their weight.
@@ -82,42 +82,41 @@ class BlendedMegatronDatasetConfig:
     #: Whether padding may have the id of another special token.
     allow_ambiguous_pad_tokens: bool | None = False
 
-    #: Accepted for Megatron's callers, and ignored: a finished index opens by one small file.
+    #: Accepted for Megatron's callers, and ignored: opening a finished index reads one small file.
     fast_cache_load: bool = False
 
     #: Whether indices are opened lazily, at the first sample.
     defer_npy_index_mmap: bool = False
 
-    #: Ours: ``"megatron"`` gives Megatron Core's samples, ``"scalable"`` the parallel order.
+    #: zindex: ``"megatron"`` gives Megatron Core's samples, ``"scalable"`` the parallel order.
     order: Order = field(default_factory=lambda: DEFAULTS.order, kw_only=True)
 
-    #: Ours: ``"minimal"`` stores only what the scalable order cannot compute on read.
+    #: zindex: ``"minimal"`` stores only what the scalable order cannot compute on read.
     store: Stored = field(default_factory=lambda: DEFAULTS.store, kw_only=True)
 
-    #: Ours: chunk grid of new index arrays; existing indices are found with any grid.
+    #: zindex: chunk grid of new index arrays; existing indices are found with any grid.
     grid: ChunkGrid = field(default_factory=ChunkGrid, kw_only=True)
 
-    #: Ours: how the scalable order shuffles a blend: ``"keyed"``, or exactly ``"uniform"``.
+    #: zindex: shuffle of a blend in the scalable order: ``"keyed"``, or exactly ``"uniform"``.
     shuffle: Shuffle = field(default_factory=lambda: DEFAULTS.shuffle, kw_only=True)
 
-    #: Megatron Core's of 2024-08 to 2025-02: whether a blend is drawn by the samples planned of
-    #: each member, ``ceil(size * weight)``, instead of by the weights themselves.
+    #: Megatron Core 2024-08 to 2025-02: whether a blend is drawn by the number of samples planned
+    #: for each member, ``ceil(size * weight)``, instead of by the weights.
     renormalize_blend_weights: bool = field(default=False, kw_only=True)
 
-    #: Ours: rows of an index that each process computes in a moment, at its first sample, at most;
-    #: the smallest first, up to four times as many rows in a run. Rank 0 stores those of more than
-    #: 65,536 rows, and blends that take over 10 ms, for later processes. 0 stores
-    #: all at construction.
+    #: zindex: maximum rows of an index that each process computes at its first sample; smallest
+    #: first, up to four times as many rows per run. Rank 0 stores indices above 65,536 rows, and
+    #: blends that take over 10 ms, for later processes. 0 stores all at construction.
     max_computed_rows: int = field(default_factory=lambda: DEFAULTS.max_computed_rows, kw_only=True)
 
-    #: Ours: seconds that a rank waits at most for an index that another rank builds.
+    #: zindex: seconds that a rank waits for an index that another rank builds.
     index_timeout: float = field(default=TIMEOUT, kw_only=True)
 
-    #: Ours: seconds without a heartbeat of the building rank after which another one builds.
+    #: zindex: seconds without a heartbeat of the building rank after which another rank takes over.
     index_takeover: float = field(default=TAKEOVER, kw_only=True)
 
-    #: Ours: timeout in seconds of a sample whose part of the index is still being built; the index
-    #: is then built in the background. None builds the index before the dataset.
+    #: zindex: timeout in seconds of a sample whose part of the index is not built yet; the index is
+    #: then built in the background. None builds the index before the dataset is returned.
     follow: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -156,7 +155,7 @@ class BlendedMegatronDatasetConfig:
         }
 
     def _require(self, kind: str, *names: str) -> None:
-        """Refuse settings that are not given."""
+        """Raise if settings are missing."""
         for name in names:
             if getattr(self, name) is None:
                 raise ConfigError(f"{name} must be given for {kind} datasets, got None; set it")

@@ -1,6 +1,6 @@
-"""The unused samples of a dataset at an edit of the sequence length, as samples of a new length.
+"""The unused samples of a dataset at a change of the sequence length, as samples of the new length.
 
-The unused samples of the previous source, concatenated, form a token stream: a new sample may
+The unused samples of the previous source, concatenated, form a token stream, so a new sample may
 consist of several spans of the corpus.
 """
 
@@ -27,7 +27,7 @@ class CutDataset(SampleDataset):
     parent
         The previous source.
     consumed
-        The consumed samples of each source, by their order in its token stream.
+        The consumed samples of each source, in the order of its token stream.
     config
         The configuration, with the sequence length of these samples.
     """
@@ -50,7 +50,7 @@ class CutDataset(SampleDataset):
 
     @property
     def base(self) -> GPTDataset:
-        """The dataset whose tokens these are."""
+        """The dataset that holds the tokens."""
         return self.parent.base if isinstance(self.parent, CutDataset) else self.parent
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class CutDataset(SampleDataset):
         return shuffle_cut(self.source, self.number, self.base.index_split.name, positions)
 
     def find_tokens(self, starts: Int64Array, stops: Int64Array) -> TokenSpans:
-        """Return the spans of the corpus that spans of this token stream consist of.
+        """Return the spans of the corpus that make up spans of this token stream.
 
         Parameters
         ----------

@@ -17,23 +17,23 @@ Sample = dict[str, torch.Tensor]
 
 
 class HybridCPDataLoaderWrapper:
-    """Delivers to each rank the sub-samples that a scheduler assigns to it.
+    """Sends to each rank the sub-samples that a scheduler assigns to it.
 
     At each step every data-parallel rank takes a batch of packed samples, broadcasts the lengths of
-    its sub-samples, and sends each of these to the ranks that process it. Tensors are on the GPU if
-    the process group's backend is NCCL, on the CPU otherwise.
+    its sub-samples, and sends each sub-sample to the ranks that process it. Tensors are on the GPU
+    if the process group's backend is NCCL, otherwise on the CPU.
 
     Parameters
     ----------
     data_iterator
-        Yields batches, lists of samples with ``cu_seqlens``; the other tensors of a sample have its
-        tokens along their first dimension. Samples without, such as those of ``VarlenDataset``,
-        are one sub-sample each. None on ranks that get their data from another rank: steps return
-        (None, None) there.
+        Yields batches, which are lists of samples with ``cu_seqlens``; other tensors of a sample
+        have its tokens along their first dimension. Samples without ``cu_seqlens``, such as those
+        of ``VarlenDataset``, are one sub-sample each. None on ranks that get their data from
+        another rank, where steps return (None, None).
     config
         Has ``max_seqlen_per_dp_cp_rank``: maximal tokens of a sub-sample on one rank.
     pg_collection
-        Has the process groups ``dp_cp``, ``dp`` and ``tp``; None: Megatron Core's own.
+        Has the process groups ``dp_cp``, ``dp`` and ``tp``; None uses Megatron Core's.
 
     Raises
     ------
@@ -42,8 +42,8 @@ class HybridCPDataLoaderWrapper:
 
     Notes
     -----
-    Source: Megatron Core 0.16.1, the class of this name, with the same methods and results. The
-    scheduler is Megatron Core's if that is installed, else an equivalent one.
+    Source: Megatron Core 0.16.1, the class of this name, with the same methods and results. Uses
+    Megatron Core's scheduler if it is installed, otherwise an equivalent one.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HybridCPDataLoaderWrapper:
         Raises
         ------
         SourceError
-            On all ranks, if one of them has no sub-sample, and so no names of tensors.
+            On all ranks, if one of them has no sub-sample and therefore no names of tensors.
         """
         if self.data_iterator is None:
             return None, None

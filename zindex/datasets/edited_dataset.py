@@ -28,9 +28,10 @@ from zindex.store.open import Store
 class EditedDataset(SampleDataset):
     """The samples of a run with its edits, in one order.
 
-    Positions before an edit keep their samples; from the edit on its plan applies. Items are those
-    of the datasets, preceded by ``dataset_id``, the number of the dataset in `paths`. An edit of
-    the sequence length changes their length; a batch with samples of two lengths is a list.
+    Positions before an edit keep their samples; later ones follow the plan of the edit. Items are
+    those of the datasets, preceded by ``dataset_id``, the index of the dataset in `paths`. An edit
+    of the sequence length changes the length of items; a batch with samples of two lengths is a
+    list.
 
     Parameters
     ----------
@@ -50,8 +51,8 @@ class EditedDataset(SampleDataset):
     edits
         Position of each edit, and the fingerprint of its entry in the journal.
     sources
-        The sources of samples: the blend's datasets, datasets that edits added, further passes over
-        a dataset, and unused samples of a dataset at an edit of the sequence length.
+        The sources of samples: the blend's datasets, datasets added by edits, further passes over a
+        dataset, and unused samples of a dataset at a change of the sequence length.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class EditedDataset(SampleDataset):
         self._lengths = np.array([item.sequence_length for item in self._state.sources])
 
     def _receive(self, number: int, plan: BlendPlan, store: Store | None) -> None:
-        """Take the committed index of a blend of the run; None for one to compute."""
+        """Receive the committed index of a blend of the run; None to compute it."""
         arrays = compute_blend_arrays(plan) if store is None else open_blend_arrays(store)
         self._arrays[number] = arrays
 
     def _open_source(self, journal: RunJournal, number: int) -> "GPTDataset | CutDataset":
-        """Return the dataset of one source; earlier ones are open."""
+        """Return the dataset of one source; earlier sources are open."""
         source = self._state.sources[number]
         if number < len(self.blend.datasets):
             member = self.blend.datasets[number]
@@ -114,7 +115,7 @@ class EditedDataset(SampleDataset):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of all that decides the order of the samples, in any process."""
+        """The SHA-256, in hex, of everything that determines the order of the samples."""
         return self._fingerprints[-1]
 
     @cached_property

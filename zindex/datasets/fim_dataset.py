@@ -66,8 +66,8 @@ class GPTFIMDataset(GPTDataset):
     probability ``fim_rate``: split into prefix, middle and suffix at two random characters,
     tokenised again, and joined as ``<prefix> p <suffix> s <middle> m``, or, with probability
     ``fim_spm_rate``, as ``<prefix> <suffix> s <middle> p m``. The sample keeps its length. Random
-    numbers are keyed by seed, split and number of the sample: samples are deterministic, and
-    independent of the order of reads.
+    numbers are keyed by seed, split and sample number, so samples are deterministic and independent
+    of the order of reads.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class GPTFIMDataset(GPTDataset):
     config: GPTFIMDatasetConfig
 
     def _prepare(self) -> None:
-        """Count the samples, and look up the tokens."""
+        """Count the samples and look up the tokens."""
         super()._prepare()
         config = self.config
         if not isinstance(config, GPTFIMDatasetConfig):

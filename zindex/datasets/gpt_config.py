@@ -15,25 +15,25 @@ from zindex.samples.tensors import TextSettings
 class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     """Settings of GPT datasets, by Megatron Core's names."""
 
-    #: Whether positions count from the start of each document; must be given.
+    #: Whether positions restart at each document; required.
     reset_position_ids: bool | None = None
 
-    #: Whether attention stays within a document; must be given.
+    #: Whether attention stays within a document; required.
     reset_attention_mask: bool | None = None
 
-    #: Whether the loss omits predictions from an end of document; must be given.
+    #: Whether the loss ignores predictions from an end of document; required.
     eod_mask_loss: bool | None = None
 
     #: Whether items have an attention mask; many kernels make their own.
     create_attention_mask: bool = True
 
-    #: Whether the validation split omits a last sample that is not full.
+    #: Whether the validation split drops a last sample that is not full.
     drop_last_partial_validation_sequence: bool = True
 
-    #: Whether a sample draws one more token, so that every input token has a label.
+    #: Whether a sample has one more token, so that every input token has a label.
     add_extra_token_to_sequence: bool = True
 
-    #: Directory of each node for copies of the ``.idx`` of pairs in object storage.
+    #: Node-local directory for copies of the ``.idx`` of pairs in object storage.
     object_storage_cache_path: str | None = None
 
     #: Data-parallel ranks.
@@ -54,28 +54,29 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     #: Context-parallel ranks.
     context_parallel_size: int | None = None
 
-    #: Later Megatron Core's: whether items have the boundaries of their documents for packed
+    #: Later Megatron Core: whether items have the boundaries of their documents for packed
     #: attention, ``cu_seqlens`` and ``max_seqlen``, instead of an attention mask. Documents are
-    #: those of the index, not delimited by end tokens; positions always restart with each of them.
+    #: those of the index, not delimited by end tokens, and positions always restart with each of
+    #: them.
     inter_document_masking: bool = field(default=False, kw_only=True)
 
-    #: Later Megatron's name of ``hybrid_context_parallel``; either enables it.
+    #: Later Megatron: name of ``hybrid_context_parallel``; either enables it.
     dynamic_context_parallel: bool = field(default=False, kw_only=True)
 
-    #: Later Megatron's: the made-up conversations of ``MockSFTDataset``, as JSON or a path.
+    #: Later Megatron: the mock conversations of ``MockSFTDataset``, as JSON or a path.
     sft_mock_dataset_config_json: str | None = field(default=None, kw_only=True)
 
-    #: Later Megatron's: the same of ``MockVarlenDataset``.
+    #: Later Megatron: the same for ``MockVarlenDataset``.
     varlen_mock_dataset_config_json: str | None = field(default=None, kw_only=True)
 
-    #: Later Megatron's: whether ``VarlenDataset`` pads every sample to ``sequence_length``.
+    #: Later Megatron: whether ``VarlenDataset`` pads every sample to ``sequence_length``.
     varlen_sbhd_validation: bool = field(default=False, kw_only=True)
 
-    #: Ours: whether items have their provenance: ``dataset_id``, ``document_ids`` of each token,
+    #: zindex: whether items have their provenance: ``dataset_id``, ``document_ids`` of each token,
     #: ``epoch`` and ``sample_id``.
     with_provenance: bool = field(default=False, kw_only=True)
 
-    #: Ours: packing rules of packed datasets; None for the defaults.
+    #: zindex: packing rules of packed datasets; None for the defaults.
     packing: PackingRules | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -105,14 +106,14 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
         return self.hybrid_context_parallel or self.dynamic_context_parallel
 
     def text_settings(self, pad: int, max_documents: int | None = None) -> TextSettings:
-        """Return the settings that decide the tensors of samples.
+        """Return the settings that determine the tensors of samples.
 
         Parameters
         ----------
         pad
             Id of padding.
         max_documents
-            Documents of a packed sample at most; None for samples of a stream.
+            Maximum documents of a packed sample; None for samples of a token stream.
         """
         length, is_packed = self.sequence_length, max_documents is not None
         has_masks = self.create_attention_mask and not self.inter_document_masking

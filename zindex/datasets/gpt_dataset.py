@@ -1,6 +1,6 @@
 """GPT datasets: a stream of shuffled documents, split into samples of equal length, shuffled again.
 
-The index is built by ``zindex.indexing``, and read here.
+``zindex.indexing`` builds the index.
 """
 
 import operator
@@ -44,19 +44,19 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     sequence length and x 1 if an extra token is drawn. With ``order="megatron"`` indices and items
     equal Megatron Core's; the indices are attributes with its names.
 
-    A small index is computed in each process at its first sample; see ``config.max_computed_rows``.
-    Rank 0 then stores one of more than 65,536 rows in the background, so that later processes open
-    it, unless it cannot be stored there.
-    A larger one is built at construction unless it is stored, under ``torch.distributed`` by rank 0
-    while the others poll for its commit, without a collective. A builder of datasets collects the
-    requests and builds all indices together. The index is stored in ``config.path_to_cache``, or in
-    ``<path>/cache/GPTDataset_indices``, with ``.zarr`` stripped from a store's path. With
-    ``config.defer_npy_index_mmap`` this happens at the first sample.
+    Each process computes a small index at its first sample; see ``config.max_computed_rows``. Rank
+    0 then stores an index above 65,536 rows in the background, if possible, so that later processes
+    open it. A larger index is built at construction unless it is stored, under
+    ``torch.distributed`` by rank 0 while the other ranks poll for its commit, without a collective.
+    A builder of datasets collects the requests and builds all indices together. The index is stored
+    in ``config.path_to_cache``, or in ``<path>/cache/GPTDataset_indices``, where ``.zarr`` is
+    stripped from a store's path. With ``config.defer_npy_index_mmap`` the index is built or opened
+    at the first sample.
 
     Parameters
     ----------
     indexed_dataset
-        The low-level dataset; a multimodal one gives the tokens of all modes.
+        The low-level dataset; a multimodal one provides the tokens of all modes.
     dataset_path
         Its path, as the user wrote it: part of Megatron's cache key.
     indexed_indices
@@ -122,26 +122,26 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
         Parameters
         ----------
         idx
-            Position of the sample, from the end if negative; None gives the first one with a loss
-            mask of zeros, to fill up a batch.
+            Position of the sample, from the end if negative; None returns the first sample with a
+            loss mask of zeros, to fill a batch.
 
         Returns
         -------
         item
             ``tokens`` and ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids`` (int64),
-            all of shape (sequence_length,) and the item's own; ``attention_mask`` of shape
-            (1, sequence_length, sequence_length), bool, True where masked, if configured. Without
-            ``reset_attention_mask`` it is one tensor for all items: clone it before writing to it.
-            With ``inter_document_masking`` there are ``cu_seqlens`` (int32, where documents start,
-            filled up with sequence_length to sequence_length + 1 values) and ``max_seqlen`` (int32)
-            instead. With ``with_provenance`` there are ``dataset_id`` (0, or the place in a blend),
-            ``document_ids`` (the document of each input token, -1 where padded), ``epoch`` (of the
-            dataset, of the sample's first token) and ``sample_id``.
+            all of shape (sequence_length,) and not shared between items; ``attention_mask`` of
+            shape (1, sequence_length, sequence_length), bool, True where masked, if configured.
+            Without ``reset_attention_mask`` all items share one mask: clone it before writing to
+            it. With ``inter_document_masking`` there are ``cu_seqlens`` (int32, starts of
+            documents, padded with sequence_length to sequence_length + 1 values) and ``max_seqlen``
+            (int32) instead. With ``with_provenance`` there are ``dataset_id`` (0, or the index in a
+            blend), ``document_ids`` (the document of each input token, -1 in padding), ``epoch``
+            (of the dataset, of the sample's first token) and ``sample_id``.
 
         Raises
         ------
         IndexError
-            If there is no such sample.
+            If the position is out of range.
         """
         position = 0 if idx is None else idx
         if type(self)._query_document_sample_shuffle_indices is _QUERY:
@@ -173,8 +173,8 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     def _read_full(self, member: IndexedText, idx: int) -> Int64Array | None:
         """Return the tokens of a full sample, read document by document.
 
-        None leaves all other samples, and the errors, to batches: this is several times as fast for
-        a single sample.
+        Returns None for all other samples and errors, which batches handle: for a single sample
+        this is several times as fast.
         """
         settings, arrays = member.settings, member.arrays
         position = operator.index(idx)
@@ -220,7 +220,7 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
             text.find_epochs = self._find_epochs
 
     def _plan(self) -> IndexPlan:
-        """Return the plan of this split's index, the same as ``zindex.build`` makes."""
+        """Return the plan of this split's index, equal to that of ``zindex.build``."""
         config, span = self.config, self._span
         return IndexPlan(
             source=(
@@ -259,9 +259,9 @@ _QUERY = GPTDataset._query_document_sample_shuffle_indices
 
 
 def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bool) -> Item:
-    """Return the item of a full sample that depends on its tokens only through padding.
+    """Return the item of a full sample whose tensors depend on its tokens only through padding.
 
-    In numpy, a fraction of what torch's operations on so few values cost.
+    Uses numpy, at a fraction of the cost of torch's operations on so few values.
     """
     length, num_labels = settings.sequence_length, len(text) - 1
     is_text = text != settings.pad
@@ -279,7 +279,7 @@ def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bo
 
 
 class MockGPTLowLevelDataset:
-    """Documents that count 1, 2, 3, ... below the vocabulary size and end with the end token.
+    """Mock documents that count 1, 2, 3, ... below the vocabulary size and end with the end token.
 
     Equal to Megatron Core's: document lengths are drawn from ``numpy.random.default_rng(seed)``,
     lazily, and not pickled.
@@ -340,12 +340,12 @@ class MockGPTLowLevelDataset:
 
 
 class MockGPTDataset(GPTDataset):
-    """A GPT dataset of made-up documents, with an index in memory only.
+    """A GPT dataset of mock documents, with an index in memory only.
 
     Parameters
     ----------
     dataset
-        The made-up documents.
+        The mock documents.
     dataset_path
         Part of Megatron's cache key, otherwise ignored.
     indices, num_samples, index_split
@@ -379,5 +379,5 @@ class MockGPTDataset(GPTDataset):
     def build_low_level_dataset(  # type: ignore[override]
         dataset_path: str | None, config: GPTDatasetConfig
     ) -> MockGPTLowLevelDataset:
-        """Return made-up documents for a tokenizer; the path is ignored."""
+        """Return mock documents for a tokenizer; the path is ignored."""
         return MockGPTLowLevelDataset(config.tokenizer)

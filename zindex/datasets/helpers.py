@@ -45,7 +45,7 @@ def build_sample_idx(
     num_epochs, tokens_per_epoch
         Their product is the length of the stream in tokens.
     drop_last_partial_sequence
-        Whether a last sample with fewer tokens is left out.
+        Whether a last sample with fewer tokens is dropped.
     add_extra_token_to_sequence
         Whether samples overlap by one token.
 
@@ -132,7 +132,7 @@ def build_blending_indices(
     num_datasets, size
         How many datasets and positions there are.
     verbose
-        Whether the achieved shares are logged.
+        Whether the resulting shares are logged.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def build_mapping(
     num_epochs
         Maximal number of passes over the documents.
     max_num_samples
-        Number of samples after which no further epoch begins; the last epoch is completed.
+        Number of samples after which no further epoch starts; the last epoch is completed.
     max_seq_length
         Tokens of a sample, at least 2.
     short_seq_prob

@@ -55,16 +55,16 @@ __all__ = [
 
 TokenType: TypeAlias = type[np.number[Any]]
 
-# Attributes that are opened, not pickled.
+# Attributes that are opened on demand instead of pickled.
 _OPENED = ("index", "bin_reader", "tokens")
 
 
 class IndexedDataset(SequenceDataset):
-    """The sequences of a ``.bin/.idx`` pair by number, under Megatron Core's contract.
+    """The sequences of a ``.bin/.idx`` pair by number, with Megatron Core's interface.
 
-    Both files are checked to the last element on open. The dataset pickles as its constructor's
-    arguments, and is opened again at its first use after unpickling; a forked child uses the files
-    of its parent. Items are new arrays, with ``mmap`` read-only views of the file.
+    Both files are checked completely on open. The dataset pickles as its constructor's arguments,
+    and is reopened on first use after unpickling; a forked child uses the files of its parent.
+    Items are new arrays or, with ``mmap``, read-only views of the file.
 
     Parameters
     ----------
@@ -73,12 +73,13 @@ class IndexedDataset(SequenceDataset):
     multimodal
         Whether items come with their modes, which the file must then have.
     mmap
-        Whether both files are read through memory maps, which save the copy of single items and
-        share the arrays of the ``.idx`` among processes, but a file that is cut meanwhile kills the
-        process with SIGBUS. By default the ``.bin`` is read by position and the arrays of the
-        ``.idx`` are read into memory, where a cut file raises. Object storage has no maps.
+        Whether both files are memory-mapped, which saves copying single items and shares the arrays
+        of the ``.idx`` among processes; but if a file is truncated while open, the process is
+        killed by SIGBUS. By default the ``.bin`` is read by position and the arrays of the ``.idx``
+        are loaded into memory, where a truncated file raises an error. Not supported for object
+        storage.
     object_storage_config, s3_config
-        For a pair in object storage: the cache of its ``.idx``, and how to read its ``.bin``.
+        For a pair in object storage: where to cache its ``.idx``, and how to read its ``.bin``.
     fast_cache_load
         Accepted for Megatron's callers, and ignored: the check of the file is always fast.
     sequences_per_dataset
@@ -89,14 +90,14 @@ class IndexedDataset(SequenceDataset):
     Raises
     ------
     SourceError
-        If a file is missing or contradicts the format, the other file or the counts given.
+        If a file is missing, is invalid, or contradicts the other file or the given counts.
     ConfigError
         If the pair is in object storage without a configuration for it, or the reverse.
     """
 
     index: _IndexReader
     bin_reader: _BinReader
-    #: The tokens of all sequences, read by position: batches use it.
+    #: The tokens of all sequences by position, for batches.
     tokens: RowReader
 
     def __init__(
@@ -159,7 +160,7 @@ class IndexedDataset(SequenceDataset):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Open an unpickled pair at its first use, and the tokens of a local one at theirs."""
+        """Open an unpickled pair on first use, and the tokens of a local one on theirs."""
         if name not in _OPENED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name == "tokens" and "index" in self.__dict__:
@@ -248,11 +249,11 @@ class IndexedDataset(SequenceDataset):
 
 
 class IndexedDatasetBuilder(PairWriter):
-    """Write a ``.bin/.idx`` pair under Megatron Core's contract.
+    """Write a ``.bin/.idx`` pair with Megatron Core's interface.
 
     Tokens may be torch tensors, numpy arrays, lists of numbers or lists of decimal strings. A value
-    that the dtype cannot hold is an error, and the call then writes nothing. Both files get their
-    names in ``finalize``.
+    that does not fit the dtype is an error, and the call then writes nothing. Both files get their
+    final names in ``finalize``.
 
     Parameters
     ----------
@@ -271,7 +272,7 @@ class IndexedDatasetBuilder(PairWriter):
         self.multimodal = multimodal
 
     def add_item(self, tensor: Any, mode: int = 0) -> None:
-        """Append one sequence; its document ends with ``end_document``."""
+        """Append one sequence to the current document; ``end_document`` ends it."""
         self.append(_as_values(tensor), modes=[mode])
 
     def add_document(
@@ -286,7 +287,7 @@ class IndexedDatasetBuilder(PairWriter):
         lengths
             Tokens of each sequence, in sum all tokens. An empty list appends an empty document.
         modes
-            Mode of each sequence; zeros if left out.
+            Mode of each sequence; zeros by default.
 
         Raises
         ------
@@ -310,9 +311,9 @@ class IndexedDatasetBuilder(PairWriter):
         documents
             An awkward array of documents by tokens, or a sequence of token sequences.
         modes
-            Mode of each document; zeros if left out.
+            Mode of each document; zeros by default.
         eod_token
-            Appended to each document; an empty document becomes this token alone.
+            Token appended to each document; an empty document becomes this token alone.
         chunk_size
             Documents converted at a time.
 

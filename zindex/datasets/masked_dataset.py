@@ -1,7 +1,7 @@
 """Base class of datasets that mask tokens in runs of sentences.
 
 Megatron Core's sentence mapping selects the sentences of a sample. Masks are drawn from a generator
-that is keyed by seed and position. BERT and T5 have modules of their own.
+keyed by seed and position. BERT and T5 have separate modules.
 """
 
 import logging
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 #: Default of a required setting.
 MISSING: Any = None
-# Methods that a subclass may override; the kernel then does not mask its samples.
+# Methods that subclasses may override; the kernel is then not used.
 _WAYS = ("_create_masked_lm_predictions", "_get_token_mask")
 
 
@@ -52,11 +52,11 @@ class SentenceRules(NamedTuple):
 
 
 class ComputedMapping(NamedTuple):
-    """A sentence mapping in memory, with the arrays of a stored one."""
+    """A sentence mapping in memory, with the same arrays as a stored one."""
 
     #: Shape (samples, 3), uint32 or uint64: first sentence, end, and maximal number of tokens.
     sample_index: AnyArray
-    #: The same: the samples are shuffled already.
+    #: The same array: the samples are already shuffled.
     sentence_index: AnyArray
     #: Shape (samples,), int64: each position itself.
     shuffle_index: Int64Array
@@ -64,7 +64,7 @@ class ComputedMapping(NamedTuple):
 
 @dataclass
 class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
-    """Settings of datasets that mask tokens, by Megatron Core's names; all of them must be given.
+    """Settings of datasets that mask tokens, by Megatron Core's names; all are required.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
             log_single_rank(logger, logging.WARNING, text)
 
     def _check_kind(self, kind: str, num_special: int, tokens: tuple[str, ...]) -> None:
-        """Refuse samples without room for two tokens, and tokenizers without special tokens."""
+        """Raise if samples have no room for two tokens, or the tokenizer lacks special tokens."""
         if self.sequence_length < num_special + 2:
             raise ConfigError(
                 f"sequence_length of {kind} datasets must be at least {num_special + 2}, for "
@@ -161,13 +161,13 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
     The documents are divided among the splits; sentences are the sequences of the dataset. The
     tokenizer is a WordPiece one: pieces that begin with ``##`` belong to the word before them.
 
-    Draws are keyed by ``random_seed`` and the position of the sample, so batches, workers and the
-    order of reads do not matter. With ``order="megatron"`` samples equal Megatron Core's, with two
-    differences: permutation draws from the sample's generator too, not from numpy's global one, and
-    a negative position counts from the end.
+    Draws are keyed by ``random_seed`` and the position of the sample, so they do not depend on
+    batches, workers or the order of reads. With ``order="megatron"`` samples equal Megatron Core's,
+    with two differences: permutations are drawn from the sample's generator instead of numpy's
+    global one, and a negative position counts from the end.
 
-    A subclass defines `_sentence_rules`, or calls `_build_sample_index`. Samples with a token that
-    the tokenizer does not know raise ConfigError.
+    A subclass defines `_sentence_rules`, or calls `_build_sample_index`. Samples with a token
+    unknown to the tokenizer raise ConfigError.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
     @staticmethod
     def _key_config_attributes() -> list[str]:
         """Return the settings that are part of Megatron's cache key."""
-        # By the class, not super(), because Megatron Core's callers use static methods.
+        # Explicit class instead of super(), because Megatron Core's callers use static methods.
         return [*MegatronDataset._key_config_attributes(), *_masking_settings()]
 
     def _sentence_rules(self) -> SentenceRules | None:
@@ -230,7 +230,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
     def _build_sample_index(
         self, sequence_length: int, min_sentences_per_sample: int
     ) -> RowReader | AnyArray:
-        """Return the samples, found or built now; Megatron Core's subclasses call this.
+        """Return the samples, opened or built now; Megatron Core's subclasses call this.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
 
     @property
     def _is_stored(self) -> bool:
-        """Whether the samples are a store; those of sentences in memory are computed."""
+        """Whether the samples are stored; those of sentences in memory are computed."""
         return self._own_rows is None and self.num_samples != 0 and super()._is_stored
 
     def _compute_arrays(self) -> ComputedMapping:
@@ -302,7 +302,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
 
     @property
     def _source(self) -> SentenceSource:
-        """What a build of the samples reads."""
+        """The input of a build of the samples."""
         return SentenceSource(super()._source)
 
     @property
@@ -326,7 +326,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
 
     @property
     def _masks_plainly(self) -> bool:
-        """Whether tokens are masked as the kernel does, not overridden by a subclass."""
+        """Whether tokens are masked by the kernel's rules, not overridden by a subclass."""
         kind: Any = type(self)
         return inherits(kind, _WAYS)
 
@@ -370,7 +370,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
 
     @abstractmethod
     def _get_token_mask(self, numpy_random_state: np.random.RandomState) -> int | None:
-        """Return the replacement of a masked token; None keeps it."""
+        """Return the replacement of a masked token; None leaves it unchanged."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

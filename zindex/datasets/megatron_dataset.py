@@ -1,4 +1,4 @@
-"""The base of all Megatron datasets: their parts, cache key and pad token."""
+"""Base class of all Megatron datasets: attributes, cache key and pad token."""
 
 import hashlib
 import warnings
@@ -22,14 +22,14 @@ LowLevelDataset: TypeAlias = IndexedDataset | ZarrIndexedDataset | Iterable[Any]
 #: Elements of a low-level dataset, by number.
 Indices: TypeAlias = IntegerArray | range
 
-#: Pad id for a tokenizer without one, or with an ambiguous one: no dataset contains this id.
+#: Pad id if the tokenizer's is missing or ambiguous: no dataset contains this id.
 _PAD_TOKEN_ID = -1
 # Numbers of documents that are checked at a time.
 _CHECKED = 1 << 16
 
 
 class Identified:
-    """What has an identity in Megatron."""
+    """An object with an identity in Megatron."""
 
     unique_identifiers: OrderedDict[str, Any]
 
@@ -53,8 +53,8 @@ class Identified:
 class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]]):
     """A split of a low-level dataset, as samples.
 
-    It pickles as paths, numbers and its config: an unpickled ``IndexedDataset`` is opened again at
-    the first sample.
+    It pickles as paths, numbers and its config; an unpickled ``IndexedDataset`` is reopened at the
+    first sample.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
     Attributes
     ----------
     unique_identifiers
-        The identity of the dataset in Megatron, in its order.
+        The identity of the dataset in Megatron, with keys in Megatron's order.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
     ) -> None:
         super().__init__()
         self._dataset = dataset
-        #: What batches read, opened at the first one.
+        #: What batches read from, opened on first use.
         self._text: Any = None
         self.dataset_path = dataset_path
         self._indices = _as_range(indices)
@@ -104,7 +104,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
         self._prepare()
 
     def _prepare(self) -> None:
-        """Check the elements, and compute what is known from the constructor's arguments."""
+        """Check the elements, and compute what follows from the constructor's arguments."""
 
     @property
     def dataset(self) -> Any:
@@ -136,7 +136,7 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
 
     @staticmethod
     def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        """Return the number of elements of a low-level dataset that splits divide."""
+        """Return the number of elements of a low-level dataset, which splits divide."""
         raise NotImplementedError
 
     @staticmethod
@@ -170,7 +170,7 @@ def _as_range(indices: Indices) -> Indices:
 
 
 def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
-    """Return the pad id of a tokenizer, or -1 if it has none or an ambiguous one.
+    """Return the pad id of a tokenizer, or -1 if it is missing or ambiguous.
 
     Source: Megatron Core ``MegatronDataset.__init__``.
     """

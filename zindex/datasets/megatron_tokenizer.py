@@ -4,5 +4,5 @@ from zindex.text.tokenizers.base import MegatronTokenizer
 
 __all__ = ["MegatronLegacyTokenizer", "MegatronTokenizer"]
 
-#: Megatron Core's name of the same class since its own tokenizers moved.
+#: Megatron Core's current name of this class, since its own tokenizers moved.
 MegatronLegacyTokenizer = MegatronTokenizer

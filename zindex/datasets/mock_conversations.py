@@ -1,4 +1,4 @@
-"""Made-up conversations of drawn, given or real lengths, for runs without data."""
+"""Mock conversations with drawn, given or real lengths, for runs without data."""
 
 import json
 import math
@@ -34,7 +34,7 @@ _MODES = {
 
 
 class MockSFTLowLevelDataset:
-    """Token ids of made-up conversations, each without the end token that a dataset appends.
+    """Token ids of mock conversations, without the end token that a dataset appends.
 
     Equal to Megatron's: lengths are drawn by ``RandomState(seed).lognormal``, clipped and rounded
     down; ids count 1, 2, 3, ... Lengths are drawn lazily and never pickled.
@@ -42,8 +42,8 @@ class MockSFTLowLevelDataset:
     Parameters
     ----------
     mode
-        ``"distribution"`` draws the lengths; ``"file"`` reads them from a file of numbers whose
-        first line is a title; ``"verification"`` draws them and takes tokens of a real dataset.
+        ``"distribution"`` draws the lengths; ``"file"`` reads them from a file of numbers below a
+        header line; ``"verification"`` draws them and takes tokens from a real dataset.
     settings
         ``path`` of the file of lengths; ``data_path``, a ``.bin/.idx`` prefix or a Zarr corpus;
         ``type``, which is ``"lognormal"``, ``min_seq_len``, ``max_seq_len`` and ``mean_seq_len``,
@@ -57,13 +57,13 @@ class MockSFTLowLevelDataset:
     StoreNotFoundError
         If there is no file of lengths.
     SourceError
-        If the file has anything but lengths of 1 and more.
+        If the file contains anything but lengths of at least 1.
     """
 
     #: Seed of the lengths.
     seed: int = 0
 
-    #: Number of conversations, except of a file.
+    #: Number of conversations, unless read from a file.
     size: int = 1_000_000
 
     def __init__(self, mode: str, **settings: Any) -> None:
@@ -146,7 +146,7 @@ def _take_real(dataset: SequenceDataset, document: int, count: int) -> Int64Arra
 
 
 def _read_lengths(path: str | os.PathLike[str]) -> Int64Array:
-    """Return the numbers of a file, separated by commas or line breaks after a title line."""
+    """Return the numbers of a file, separated by commas or line breaks, below a header line."""
     try:
         _, *lines = Path(path).read_text("utf-8").splitlines() or [""]
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def load_json_arg(spec: str | None) -> Any:
 
 
 def open_mock(spec: str | None, sequence_length: int) -> MockSFTLowLevelDataset:
-    """Return made-up conversations by the JSON of a setting.
+    """Return mock conversations configured by JSON.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Made-up samples of text with an image, and the configuration of multimodal datasets.
+"""Mock samples of text with an image, and the configuration of multimodal datasets.
 
-Real multimodal data is read by ``IndexedDataset(prefix, multimodal=True)``, whose sequences have
-modes. Users write their own dataset over it, which is split and blended like others.
+``IndexedDataset(prefix, multimodal=True)`` reads real multimodal data, whose sequences have modes.
+Users write their own dataset on top of it, which is split and blended like any other.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ def _keep(sample: Item) -> Item:
 class MultimodalDatasetConfig(GPTDatasetConfig):
     """Settings of multimodal datasets, by Megatron Core's names."""
 
-    #: Height of images in pixels; must be given.
+    #: Height of images in pixels; required.
     image_h: int | None = None
 
-    #: Width of images in pixels; must be given.
+    #: Width of images in pixels; required.
     image_w: int | None = None
 
-    #: Makes an item of a sample with its image. Spawned loader workers need a module-level
+    #: Creates an item from a sample with its image. Spawned loader workers need a module-level
     #: function.
     preprocess_func: Callable[[Item], Item] = _keep
 
@@ -61,7 +61,7 @@ def make_multimodal_batch(wanted: BatchRequest) -> SampleBatch:
 
 
 class MockMultimodalDataset(MockGPTDataset):
-    """Made-up GPT samples, each with an image of zeros.
+    """Mock GPT samples, each with an image of zeros.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class MockMultimodalDataset(MockGPTDataset):
         Returns
         -------
         item
-            What ``GPTDataset`` gives, and ``image`` of shape (3, image_h, image_w), float32; or
+            The item of ``GPTDataset``, with ``image`` of shape (3, image_h, image_w), float32; or
             the result of ``config.preprocess_func``.
         """
         return self._make_batch([idx])[0]

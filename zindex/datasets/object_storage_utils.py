@@ -29,20 +29,20 @@ _ACCESS = {f"{scheme}://": scheme for scheme in ("msc", *SCHEMES)}
 
 @dataclass
 class ObjectStorageConfig:
-    """How a pair in object storage is read.
+    """How to read a pair in object storage.
 
     Parameters
     ----------
     path_to_idx_cache
-        Directory of this node for copies of ``.idx`` files.
+        Node-local directory for copies of ``.idx`` files.
     bin_chunk_nbytes
-        None requests exactly the bytes of each read, for reading in shuffled order. Otherwise, as
-        in Megatron Core, reads fetch blocks of so many bytes, of which one is cached.
+        None requests exactly the bytes of each read, for shuffled reads. Otherwise, as in Megatron
+        Core, reads fetch blocks of this size, and the last one is cached.
 
     Raises
     ------
     ConfigError
-        If blocks would be empty.
+        If the block size is not positive.
     """
 
     path_to_idx_cache: str
@@ -58,7 +58,7 @@ S3Config = ObjectStorageConfig
 
 
 class S3Client(Protocol):
-    """The methods of a boto3 S3 client that are called here."""
+    """The methods of a boto3 S3 client that are used here."""
 
     def download_file(self, Bucket: str, Key: str, Filename: str) -> None:  # noqa: N803
         """Write an object to a file."""
@@ -112,7 +112,7 @@ def get_index_cache_path(idx_path: str, object_storage_config: ObjectStorageConf
         If the path is not a URL of object storage.
     """
     access = get_object_storage_access(idx_path)
-    # Other schemes have separate directories, because their buckets may have the names of S3's.
+    # Other schemes have separate directories, because their bucket names may collide with S3's.
     folder = () if access in ("s3", "msc") else (access,)
     rest = idx_path.removeprefix(f"{access}://").lstrip("/")
     if ".." in rest.split("/"):
@@ -137,7 +137,7 @@ def dataset_exists(path_prefix: str, idx_path: str, bin_path: str) -> bool:
 def cache_index_file(remote_path: str, local_path: str) -> None:
     """Copy an object to a local file, once per node and version.
 
-    Any rank on any node may call it at any time: no rank waits for a call of another.
+    Any rank on any node may call it at any time: no rank waits for another one to call it.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
     if not is_object_storage_path(path):
         return None
     access = get_object_storage_access(path)
-    with suppress(ConfigError):  # not a URL of a store, or no client for it
+    with suppress(ConfigError):  # not the URL of a store, or its client is missing
         if is_store(path):
             return None
     cache = getattr(config, "object_storage_cache_path", None)
@@ -196,7 +196,7 @@ def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
     return ObjectStorageConfig(cache)
 
 
-# Size of an object whose client does not report it: reads end with the object in any case.
+# Size of an object whose client does not report it; reads end with the object anyway.
 _ANY_NBYTES = 1 << 62
 
 
@@ -210,7 +210,7 @@ class _ObjectBinReader(_BinReader):
     object_storage_config
         Whether it is read in blocks.
     nbytes
-        The size that it must have; None queries it.
+        Expected size; None queries it.
 
     Raises
     ------
@@ -237,7 +237,7 @@ class _ObjectBinReader(_BinReader):
         SourceError
             If the span is not within the object.
         VerificationError
-            If the object is gone or shorter than it was.
+            If the object is missing or shorter than before.
         StoreUnavailableError
             If the store does not answer.
         """
@@ -288,7 +288,7 @@ def open_remote_pair(
         As of an ``IndexedDataset``.
     is_new
         Whether to look for a newer ``.idx`` than the local copy. A dataset that was unpickled in
-        another process keeps the copy that it was made with.
+        another process keeps its original copy.
 
     Returns
     -------
@@ -311,7 +311,7 @@ def open_remote_pair(
     local = get_index_cache_path(remote, object_storage_config)
     if is_new or not os.path.exists(local):
         cache_index_file(remote, local)
-    # A node's copy is private and never cut: its processes share a map of it.
+    # A node's copy is private and never truncated, so its processes share a memory map of it.
     index = _IndexReader(local, multimodal, sequences_per_dataset, dtype_code, mmap=True)
     nbytes = index.file.bin_nbytes
     check_bin(url, _find_size(url) if is_new else None, nbytes, remote)

@@ -1,6 +1,6 @@
 """Packed datasets: samples of whole documents, as many as fit, followed by padding.
 
-The index is built by ``zindex.indexing``, and read here.
+``zindex.indexing`` builds the index.
 """
 
 from dataclasses import asdict
@@ -119,7 +119,7 @@ class PackedGPTDataset(TextDataset[PackedArrays]):
             text.find_epochs = text.arrays.epochs_of
 
     def _plan(self) -> PackingPlan:
-        """Return the plan of this split's index, the same as ``zindex.build`` makes."""
+        """Return the plan of this split's index, equal to that of ``zindex.build``."""
         config, span, source = self.config, self._span, self._source
         return PackingPlan(
             source=source.facts,

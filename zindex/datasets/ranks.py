@@ -1,8 +1,8 @@
 """Coordinate the ranks of a job: rank 0 builds, and errors reach all ranks.
 
-No collective is called here. All ranks need the same stores and find them by their names. torch's
-key-value store, which every process group has, only carries errors and counts of finished ranks. A
-store that does not answer is ignored: the rank that serves it may be the one that died.
+No collective is called here. All ranks need the same stores and find them by name. torch's
+key-value store, which every process group has, only carries errors and counts of finished ranks. If
+it does not respond, it is ignored: the rank that serves it may have died.
 """
 
 import itertools
@@ -36,7 +36,7 @@ _collector: ContextVar[Builds | None] = ContextVar("zindex_collector", default=N
 
 @contextmanager
 def collect(builds: Builds) -> Iterator[None]:
-    """Collect the build requests of datasets made in the block, to build them together."""
+    """Collect the build requests of datasets created in the block, to build them together."""
     token = _collector.set(builds)
     try:
         yield
@@ -61,7 +61,7 @@ def obtain(
     receive
         Called with the store or None.
     rank
-        The rank of this process, or of the process that it is a worker of.
+        The rank of this process or, in a loader worker, of its parent process.
     config
         The timeouts for other ranks.
     may_collect
@@ -77,7 +77,7 @@ def obtain(
 
 
 def open_builds(config: BlendedMegatronDatasetConfig, step: "RankStep") -> Builds:
-    """Return the builds of a step of all ranks; builds that are followed may outlast it."""
+    """Return the builds of a step of all ranks; followed builds may outlast it."""
     rank = Rank(current_rank(), config.index_timeout, config.index_takeover, step.listen)
     return Builds(rank, config.follow, step.report, config.max_computed_rows)
 
@@ -85,8 +85,8 @@ def open_builds(config: BlendedMegatronDatasetConfig, step: "RankStep") -> Build
 class RankStep(AbstractContextManager["RankStep"]):
     """A step that all ranks take, such as a call of ``build()``, and the errors of each.
 
-    A context manager. An error that leaves it is broadcast, and raised on the other ranks. Without
-    an error it waits until all ranks are done or one has failed, but not for ranks that make no
+    A context manager. An error that leaves it is broadcast and raised on the other ranks. Without
+    an error it waits until all ranks are done or one has failed, but gives up on ranks that make no
     progress.
 
     Parameters
@@ -99,11 +99,12 @@ class RankStep(AbstractContextManager["RankStep"]):
         A ``torch.distributed.Store``; None for a single rank.
     """
 
-    #: Seconds that a finished rank waits for the others without any progress of theirs.
+    #: Seconds that a finished rank waits for other ranks without seeing progress.
     grace = 10.0
-    #: Seconds that a failed rank waits for the others to stop; its exit may end the store.
+    #: Seconds that a failed rank waits for the others to stop; its exit may end the key-value
+    #: store.
     linger = 5.0
-    #: Timeout of the store, in seconds.
+    #: Timeout of the key-value store, in seconds.
     answer = 5.0
 
     def __init__(self, name: str, rank: int = 0, num_ranks: int = 1, store: Any = None) -> None:
@@ -123,12 +124,12 @@ class RankStep(AbstractContextManager["RankStep"]):
             self._broadcast(error)
 
     def leave(self) -> None:
-        """Skip the step: this rank does not wait for others, nor they for it."""
+        """Skip the step: neither wait for other ranks nor let them wait for this one."""
         self._count("absent", 1)
         self._store = None
 
     def listen(self) -> None:
-        """Raise the error of another rank, if one has failed."""
+        """Raise the error of another rank, if any."""
         key = self._key("failed")
         message = self._ask(lambda store: store.get(key) if store.check([key]) else None)
         if message is None:
@@ -137,7 +138,7 @@ class RankStep(AbstractContextManager["RankStep"]):
         text = f"rank {rank}: {said}"
         try:
             error: Exception = getattr(errors, kind, ZindexError)(text)
-        except TypeError:  # its constructor takes more than a sentence
+        except TypeError:  # its constructor takes more than a message
             error = ZindexError(text)
         error._zindex_received = True  # type: ignore[attr-defined]
         raise error
@@ -189,12 +190,12 @@ class RankStep(AbstractContextManager["RankStep"]):
         return f"zindex/{self.name}/{word}"
 
     def _count(self, word: str, increment: int = 0) -> int | None:
-        """Return the number of ranks that reported a word; None without an answer."""
+        """Return the number of ranks that reported a status; None if the store does not respond."""
         key = self._key(word)
         return self._ask(lambda store: int(store.add(key, increment)))
 
     def _ask(self, query: Callable[[Any], R]) -> R | None:
-        """Return the store's answer; None after a timeout, then the store is no longer used."""
+        """Return the store's response; None after a timeout, and the store is not used again."""
         store, answers = self._store, []
         if store is None:
             return None
@@ -205,7 +206,7 @@ class RankStep(AbstractContextManager["RankStep"]):
             except Exception as error:
                 logger.info("torch's store does not answer: %s", error)
 
-        # A connection to a dead machine may never answer; a daemon thread does not delay exit.
+        # A connection to a dead machine may hang forever; a daemon thread does not delay exit.
         thread = threading.Thread(target=ask, name="zindex-store", daemon=True)
         thread.start()
         thread.join(self.answer)
@@ -216,7 +217,7 @@ class RankStep(AbstractContextManager["RankStep"]):
 
 
 def open_step() -> RankStep:
-    """Return the next step of all ranks: every process must take the same steps in order."""
+    """Return the next step of all ranks; every process must take the same steps in order."""
     name = str(next(_steps))
     num_ranks = torch.distributed.get_world_size() if is_distributed() else 1
     if num_ranks == 1:

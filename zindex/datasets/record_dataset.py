@@ -13,20 +13,20 @@ from zindex.store.records import KEY, KIND
 
 
 class RecordDataset(torch.utils.data.Dataset[Any]):
-    """Records of a store that ``zindex import`` made of tar or jsonl files, by number.
+    """Records of a store, imported by ``zindex import`` from tar or jsonl files, by number.
 
-    Opening reads one small file; the files of records are opened lazily, in the process that reads.
-    It pickles as its path and the store's description, and is fork-safe.
+    Opening reads one small file; record files are opened lazily in the reading process. It pickles
+    as its path and the store's description, and is fork-safe.
 
     Parameters
     ----------
     path
-        Place of the store.
+        Location of the store.
     fields
-        Fields to read; None: all.
+        Fields to read; None reads all.
     process_fn
-        Makes items of records, as for the streaming datasets: it takes an iterator of records and
-        yields as many items, in order. None: items are the records.
+        Converts records to items, as in the streaming datasets: it takes an iterator of records and
+        yields as many items, in order. None returns records unchanged.
 
     Raises
     ------
@@ -58,19 +58,19 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields that are read if a record has them, besides its key and file."""
+        """Fields that are read if present, besides key and file."""
         return self._reader.fields
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of everything that decides the records."""
+        """SHA-256, in hex, of everything that determines the records."""
         return self.store.fingerprint
 
     def __len__(self) -> int:
         return self._reader.num_records
 
     def __getitem__(self, index: int) -> Any:
-        """Return one record, or the item that ``process_fn`` makes of it.
+        """Return one record, or the item that ``process_fn`` returns for it.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         VerificationError
             If its bytes fail their checksum.
         ConfigError
-            If ``process_fn`` does not make exactly one item of it.
+            If ``process_fn`` does not return exactly one item for it.
         """
         return self._process([self._reader.read(self._number(index))])[0]
 
@@ -105,7 +105,7 @@ class RecordDataset(torch.utils.data.Dataset[Any]):
         return self._process(self._reader.read_many([self._number(index) for index in indices]))
 
     def _process(self, records: list[dict[str, Any]]) -> list[Any]:
-        """Return the items that ``process_fn`` makes of records, one for each; or the records."""
+        """Return one item of ``process_fn`` per record, or the records."""
         if self.process_fn is None:
             return records
         count = len(records)

@@ -1,4 +1,4 @@
-"""Open the torch datasets of a run, as its YAML file describes them."""
+"""Open the torch datasets of a run file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -30,23 +30,23 @@ def open_run(
     follow: float | None = None,
     **settings: Any,
 ) -> dict[str, BlendedDataset | EditedDataset | list[Member]]:
-    """Return the datasets of a run; indices that ``zindex build`` has not built are built.
+    """Return the datasets of a run, building missing indices.
 
     The datasets of an edited run include its edits; see `zindex.edit`.
 
-    Under ``torch.distributed`` every rank calls this. Rank 0 builds what is missing, the others
-    poll for the commits, without a barrier.
+    Under ``torch.distributed`` call it on every rank. Rank 0 builds what is missing; the other
+    ranks poll for the commits, without a barrier.
 
     Parameters
     ----------
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     tokenizer
-        The tokenizer: its special tokens, its vocabulary size and its identity are used.
+        The tokenizer: its special tokens, vocabulary size and identity are used.
     follow
-        Timeout in seconds of a sample whose part of an index is still being built: the datasets are
-        returned immediately, and built in the background. None, or a run that was edited, builds
-        all indices first.
+        Timeout in seconds of a sample whose part of an index is not built yet: the datasets are
+        returned immediately and built in the background. None, or an edited run, builds all indices
+        first.
     settings
         Further settings of ``GPTDatasetConfig``; by default masks and positions are those of plain
         text.
@@ -54,7 +54,7 @@ def open_run(
     Returns
     -------
     datasets
-        By split: the blend, with its edits, or, in a run without blends, the datasets in the run's
+        By split: the blend with its edits or, for a run without blends, the datasets in the run's
         order.
 
     Raises

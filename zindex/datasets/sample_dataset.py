@@ -1,6 +1,6 @@
-"""The bases of datasets whose samples are read in batches, of an index and of tokenised text.
+"""Base classes of datasets that read samples in batches, from an index and from tokenised text.
 
-An index is found, built or computed, and opened lazily.
+An index is opened, built or computed on demand.
 """
 
 import os
@@ -35,18 +35,18 @@ from zindex.store.open import Store
 
 ArraysT = TypeVar("ArraysT")
 
-# Methods that subclasses override to make items in their own way.
+# Methods that subclasses override to customise items.
 _ITEM_METHODS = ("__getitem__", "_query_document_sample_shuffle_indices")
-# What a class defines to make items in batches.
+# Members that a class defines to make items in batches.
 _BATCH_METHODS = {"_make_together", "_read_batch"}
 
 
 class SampleDataset(torch.utils.data.Dataset[Item]):
-    """Samples by position; those of a batch are read together, and one sample is a batch of one."""
+    """Samples by position, read in batches; a single sample is a batch of one."""
 
     config: Any
 
-    #: Makes the samples of a `BatchRequest`, of several datasets of one class and configuration.
+    #: Makes the samples of a `BatchRequest`, for datasets of one class and configuration.
     _make_together: ClassVar[Callable[..., SampleBatch]]
 
     @property
@@ -64,8 +64,8 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
         Parameters
         ----------
         idx
-            Position of the sample, from the end if negative; None is padding: the first sample with
-            a loss mask of zeros.
+            Position of the sample, from the end if negative; None returns padding: the first sample
+            with a loss mask of zeros.
 
         Returns
         -------
@@ -75,7 +75,7 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
         Raises
         ------
         IndexError
-            If there is no such sample.
+            If the position is out of range.
         """
         return self._make_batch([idx])[0]
 
@@ -90,8 +90,8 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
         Returns
         -------
         batch
-            For each position what ``self[position]`` returns, and the same as one tensor per name.
-            A subclass that makes items in its own way makes them one by one.
+            For each position the item ``self[position]``, and the same as one tensor per name. A
+            subclass that customises items makes them one by one.
         """
         if not len(positions) or not self._is_plain:
             return batch_of_items(self, positions)
@@ -102,7 +102,7 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
         return self._read_batch(*resolve_positions(positions, len(self), self._where))
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> Sequence[Item]:
-        """Return the samples at positions from the start; some only fill up the batch."""
+        """Return the samples at positions from the start; some are padding."""
         return self._make_together(self._request(positions, is_padding))
 
     def _request(self, positions: Int64Array, is_padding: BoolArray) -> BatchRequest:
@@ -113,26 +113,26 @@ class SampleDataset(torch.utils.data.Dataset[Item]):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether batches make the items; False for a subclass with its own way."""
+        """Whether batches make the items; False for a subclass that customises them."""
         kind: Any = type(self)
         return inherits(kind, _ITEM_METHODS)
 
 
 def as_given(positions: Int64Array, is_padding: BoolArray) -> list[int | None]:
-    """Return positions as `SampleDataset.__getitems__` takes them: None where padding is."""
+    """Return positions as `SampleDataset.__getitems__` takes them, None for padding."""
     pairs = zip(positions.tolist(), is_padding.tolist(), strict=True)
     return [None if is_pad else position for position, is_pad in pairs]
 
 
 @cache
 def inherits(kind: type, names: tuple[str, ...]) -> bool:
-    """Return whether methods are those of the class that defines how batches are read."""
+    """Return whether methods are inherited from the class that defines how batches are read."""
     home = next(base for base in kind.__mro__ if _BATCH_METHODS & vars(base).keys())
     return all(getattr(kind, name, None) is getattr(home, name, None) for name in names)
 
 
 class IndexArray:
-    """An array of a dataset's index, opened at its first use; an attribute of the same name."""
+    """An array of a dataset's index, opened on first access; the attribute has the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -142,7 +142,7 @@ class IndexArray:
 
 
 class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
-    """Samples by an index that is found or built at construction, or computed at first use."""
+    """Samples by an index that is opened or built at construction, or computed on first use."""
 
     config: BlendedMegatronDatasetConfig
 
@@ -153,7 +153,7 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     @property
     @abstractmethod
     def _is_stored(self) -> bool:
-        """Whether the index may be stored; each process computes small ones, and all others."""
+        """Whether the index may be stored; small ones, and all others, each process computes."""
 
     @property
     @abstractmethod
@@ -169,10 +169,10 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
         raise NotImplementedError
 
     def _check_computable(self) -> None:
-        """Raise the error that the computation of the index would end in."""
+        """Raise the error that computing the index would raise."""
 
     def _request_index(self) -> None:
-        """Find or build the index, together with others that are collected, unless deferred."""
+        """Open or build the index, together with other collected requests, unless deferred."""
         self._rank = current_rank()
         self._store = self._arrays = None
         if self.config.defer_npy_index_mmap:
@@ -185,7 +185,7 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
             self._open_arrays()
 
     def _receive(self, store: Store | None) -> None:
-        """Take the index, committed or followed while it is built; None for one to compute."""
+        """Receive the index, committed or followed while it is built; None to compute it."""
         if store is None:
             self._check_computable()
         else:
@@ -193,7 +193,7 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
         self._store = store
 
     def _open_arrays(self) -> ArraysT:
-        """Return the arrays of the index, built, found or computed at first use."""
+        """Return the arrays of the index, built, opened or computed on first use."""
         if self._arrays is None and self._is_stored:
             if self._store is None:
                 obtain(self._needed, self._receive, self._rank, self.config, may_collect=False)
@@ -204,7 +204,7 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
         return self._arrays
 
     def __getstate__(self) -> dict[str, Any]:
-        # Computed arrays are computed again in the process that needs them.
+        # Computed arrays are recomputed in the process that needs them.
         return self.__dict__ | {"_arrays": None}
 
 
@@ -221,7 +221,7 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
     PlanError
         If the documents are not consecutive.
     NotReadyError
-        If another rank should have built the index and has not.
+        If another rank failed to build the index in time.
     """
 
     _text: IndexedText | None
@@ -241,7 +241,7 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
         self._request_index()
 
     def _prepare(self) -> None:
-        """Check the documents, and compute what is known without the index."""
+        """Check the documents, and compute everything that does not need the index."""
         self._span = self._find_span()
 
     def _find_span(self) -> range:
@@ -260,7 +260,7 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
         )
 
     def _refuse_follow(self) -> None:
-        """Refuse to read an index while it is built, whose size is known only at the end."""
+        """Raise on reading an index during its build, if its size is known only at the end."""
         if self.config.follow is not None:
             raise ConfigError(
                 f"{self._where} cannot be followed while its index is built, got follow="
@@ -287,7 +287,8 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
         Parameters
         ----------
         dataset_path
-            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair; the files decide.
+            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair; detected from the
+            files.
         config
             The configuration.
 
@@ -321,13 +322,13 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
 
     @abstractmethod
     def _plan(self) -> SplitPlan:
-        """Return the plan of this split's index, the same as ``zindex.build`` makes."""
+        """Return the plan of this split's index, equal to that of ``zindex.build``."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256, in hex, of all that decides the order of the samples, in any process.
+        """The SHA-256, in hex, of everything that determines the order of the samples.
 
-        It covers the lengths of the documents, not their tokens.
+        It depends on the lengths of the documents, not on their tokens.
         """
         return fingerprint(self._plan().spec)
 
@@ -341,7 +342,7 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
 
     @property
     def _is_stored(self) -> bool:
-        """Whether the index is a store, as the low-level dataset is."""
+        """Whether the index can be stored, because the low-level dataset is stored."""
         return is_stored(self.dataset)
 
     @property
@@ -351,17 +352,17 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
 
     @property
     def _source(self) -> Any:
-        """What a build of the index reads."""
+        """The input of a build of the index."""
         return stored_source(self.dataset)
 
     def _receive(self, store: Store | None) -> None:
-        """Take the index, committed or followed while it is built; None for one to compute."""
+        """Receive the index, committed or followed while it is built; None to compute it."""
         super()._receive(store)
         self._text = None
 
     def open_text(self) -> IndexedText:
         """Return the index and the documents, opened for batches at first use."""
-        text = self._text  # a build in the background may reset the attribute
+        text = self._text  # a background build may reset the attribute
         if text is None:
             dataset = self.dataset
             documents = open_documents(dataset)

@@ -1,4 +1,4 @@
-"""The base of low-level datasets, which return sequences of tokens by number."""
+"""Base class of low-level datasets, which return sequences of tokens by number."""
 
 import operator
 from abc import abstractmethod
@@ -22,7 +22,7 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
 
     @abstractmethod
     def _locate(self, idx: int) -> tuple[int, int, int]:
-        """Return the number of a sequence from the start, where it is stored, and its length."""
+        """Return the number of a sequence from the start, its location, and its length."""
 
     @abstractmethod
     def _stops(self, start: int, stop: int) -> Int64Array:
@@ -30,7 +30,7 @@ class SequenceDataset(torch.utils.data.Dataset[Any]):
 
     @abstractmethod
     def _read(self, place: int, offset: int, count: int) -> AnyArray:
-        """Return ``count`` tokens from token ``offset`` of a sequence stored at a place."""
+        """Return ``count`` tokens from token ``offset`` of a sequence stored at a location."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Conversations for supervised fine-tuning, packed into rows of one length."""
+"""Conversations for supervised fine-tuning, packed into rows of equal length."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -35,15 +35,15 @@ class SFTLowLevelDataset:
     ----------
     dataset_path
         An uncompressed JSONL file, or one JSON array, of objects with ``messages``, each with
-        ``role`` and ``content``. A record may hold several conversations in a row, each of which
-        begins with the role ``system``.
+        ``role`` and ``content``. A record may hold several consecutive conversations, each starting
+        with the role ``system``.
 
     Raises
     ------
     StoreNotFoundError
         If there is no such file.
     SourceError
-        If it is neither lines of objects nor an array of them.
+        If it contains neither lines of objects nor an array of them.
     """
 
     def __init__(self, dataset_path: str) -> None:
@@ -82,15 +82,15 @@ class SFTLowLevelDataset:
 class SFTDataset(SampleDataset, MegatronDataset):
     """A split of conversations as samples of ``sequence_length`` tokens.
 
-    Sample j is record ``j % records`` of the split: its conversations in a row, each padded as
-    context parallelism needs, truncated or padded at the end. The loss counts the targets of the
-    tokenizer's ``tokenize_conversation``.
+    Sample j is record ``j % records`` of the split: its consecutive conversations, each padded as
+    required by context parallelism, truncated or padded at the end. The loss covers the targets of
+    the tokenizer's ``tokenize_conversation``.
 
-    An item has ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding
-    and -100 where nothing is to be learned), ``loss_mask`` (float32) and ``position_ids`` (int64,
-    from 0 in each conversation), all of shape (sequence_length,); ``cu_seqlens`` (int32, starts of
-    conversations, filled up with sequence_length to sequence_length + 1 values) and ``max_seqlen``
-    (int32). A record that is damaged, or gives no tokens, raises SourceError.
+    An item has ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding,
+    and -100 where there is no target), ``loss_mask`` (float32) and ``position_ids`` (int64, from 0
+    in each conversation), all of shape (sequence_length,); ``cu_seqlens`` (int32, starts of
+    conversations, padded with sequence_length to sequence_length + 1 values) and ``max_seqlen``
+    (int32). A record that is damaged or gives no tokens raises SourceError.
 
     Parameters
     ----------
@@ -101,13 +101,13 @@ class SFTDataset(SampleDataset, MegatronDataset):
     indices
         The records of the split.
     num_samples
-        Number of samples; records repeat if there are fewer. None: each record once.
+        Number of samples; records repeat if there are fewer. None uses each record once.
     index_split
         The split.
     config
-        The configuration, without attention masks and without positions that restart at end
-        tokens. With ``sft_cross_document_attention`` samples have no ``cu_seqlens`` and positions
-        continue from one conversation to the next. Its tokenizer has ``eod``, perhaps ``pad``, and
+        The configuration, without attention masks and without positions that restart at end tokens.
+        With ``sft_cross_document_attention`` samples have no ``cu_seqlens``, and positions continue
+        from one conversation to the next. Its tokenizer has ``eod``, optionally ``pad``, and
         ``tokenize_conversation(messages, return_target, add_generation_prompt)``, which returns ids
         and targets; or it is one of zindex's with a chat template.
 
@@ -236,7 +236,7 @@ class SFTDataset(SampleDataset, MegatronDataset):
 
 
 class MockSFTDataset(SFTDataset):
-    """Made-up conversations as samples like those of ``SFTDataset``, one per sample.
+    """Mock conversations as samples like those of ``SFTDataset``, one per sample.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class MockSFTDataset(SFTDataset):
     def build_low_level_dataset(
         dataset_path: str | None, config: GPTDatasetConfig
     ) -> MockSFTLowLevelDataset:
-        """Return made-up conversations; the path has no effect."""
+        """Return mock conversations; the path is ignored."""
         return open_mock(config.sft_mock_dataset_config_json, config.sequence_length)
 
     @property
@@ -261,7 +261,7 @@ class MockSFTDataset(SFTDataset):
         return getattr(self.dataset, "format", "thd") != "sbhd"
 
     def _encode(self, record: Any) -> Iterator[Encoded]:
-        """Yield the one conversation of a record, which ends with the end of document."""
+        """Yield the single conversation of a record, which ends with the end of document."""
         eod = self.config.tokenizer.eod
         tokens = np.append(as_ids(record), eod)[: self.config.sequence_length + 1]
         tokens[-1] = eod
@@ -269,7 +269,7 @@ class MockSFTDataset(SFTDataset):
 
 
 class PretrainValidAsSFTDataset(SampleDataset):
-    """Samples of pre-training texts that validate a fine-tuning, each as one conversation.
+    """Pre-training samples that validate a fine-tuning, each as one conversation.
 
     An item has ``tokens``, ``labels``, ``loss_mask`` and ``position_ids`` unchanged, of shape
     (sequence_length,); if packed, ``cu_seqlens`` (int32, 0 and then sequence_length in shape
@@ -278,9 +278,9 @@ class PretrainValidAsSFTDataset(SampleDataset):
     Parameters
     ----------
     dataset
-        A dataset of GPT samples without attention masks, such as a split that a builder made.
+        A dataset of GPT samples without attention masks, such as a split from a builder.
     max_samples
-        Maximal number of samples, from the first on; None: all.
+        Maximum number of samples, starting with the first; None uses all.
     packed
         Whether samples have ``cu_seqlens`` and ``max_seqlen``, as those of ``SFTDataset`` do.
 
@@ -312,7 +312,7 @@ class PretrainValidAsSFTDataset(SampleDataset):
         return type(self).__name__
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
-        """Return the samples at positions, read together if the dataset below can."""
+        """Return the samples at positions, read together if the underlying dataset supports it."""
         places = as_given(positions, is_padding)
         if hasattr(self.dataset, "__getitems__"):
             samples = self.dataset.__getitems__(places)

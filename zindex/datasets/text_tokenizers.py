@@ -1,4 +1,4 @@
-"""Tokenizers of files, and their metadata, under the names of Megatron's scripts.
+"""Tokenizers from files, and their metadata, under the names of Megatron's scripts.
 
 The tokenizers themselves are in ``zindex.text.tokenizers``.
 """
@@ -41,16 +41,16 @@ def write_metadata(
     tokenizer_library
         The library that reads it.
     model_type
-        ``"gpt"``, ``"bert"``, ``"t5"``, ``"mamba"`` or ``"default"``. None means ``"default"``
-        unless there is a class.
+        ``"gpt"``, ``"bert"``, ``"t5"``, ``"mamba"`` or ``"default"``. None means ``"default"``,
+        unless a class is given.
     tokenizer_class
         Megatron's custom class of the tokenizer.
     chat_template
         Its chat template.
     overwrite
-        Whether existing metadata may be replaced.
+        Whether to overwrite existing metadata.
     metadata_path
-        Where to write; None: ``tokenizer_metadata.json`` in the tokenizer's folder.
+        Where to write; None uses ``tokenizer_metadata.json`` in the tokenizer's folder.
 
     Raises
     ------
@@ -84,12 +84,12 @@ def write_metadata(
 def resolve_megatron(
     path: str | None, options: Mapping[str, Any]
 ) -> tuple[str, str | None, dict[str, Any]]:
-    """Return the file, the type and the options of one of Megatron's tokenizers by name.
+    """Return the file, the type and the options of a Megatron tokenizer by name.
 
     Parameters
     ----------
     path
-        The name, such as ``BertWordPieceCase``, which Megatron's library takes for a path.
+        The name, such as ``BertWordPieceCase``, which Megatron's library accepts instead of a path.
     options
         Its arguments, with the ``vocab_file``.
 
@@ -145,7 +145,7 @@ def read_metadata(file: Path) -> dict[str, Any]:
     return found
 
 
-# Megatron's arguments for downloads and remote code, both of which zindex never does.
+# Megatron's arguments for downloads and remote code, which zindex does not support.
 _LOADING = ("use_fast", "trust_remote_code")
 
 
@@ -155,7 +155,7 @@ def _member(name: str) -> Any:
 
 
 class MegatronTokenizerText(MegatronTokenizer):
-    """A tokenizer of a file with the members of Megatron's legacy and newer tokenizers.
+    """A tokenizer from a file, with the members of Megatron's legacy and newer tokenizers.
 
     It opens a `zindex.text.tokenizers.text_tokenizer.TextTokenizer` by Megatron's metadata, and has
     all members of that.
@@ -163,7 +163,7 @@ class MegatronTokenizerText(MegatronTokenizer):
     Parameters
     ----------
     path
-        Its file or folder; None for libraries that read none.
+        Its file or folder; None for libraries that need none.
     config
         ``library`` (see `zindex.text.tokenizers.open_tokenizer`; None infers it from the file),
         ``chat_template``, ``model_type`` and further metadata; they become attributes.
@@ -219,7 +219,7 @@ class MegatronTokenizerText(MegatronTokenizer):
         Parameters
         ----------
         tokenizer_path
-            Its file or folder; None for libraries that read none.
+            Its file or folder; None for libraries that need none.
         metadata_path
             The metadata or their file; None takes ``tokenizer_metadata.json`` in the tokenizer's
             folder, or infers the library from the tokenizer's file if there is none.
@@ -255,7 +255,7 @@ class MegatronTokenizerText(MegatronTokenizer):
 
     write_metadata = staticmethod(write_metadata)
 
-    # Members of the opened tokenizer that the base class has too; `__getattr__` finds the others.
+    # Members of the opened tokenizer that the base class also has; `__getattr__` finds the others.
     tokenize = _member("tokenize")
     detokenize = _member("detokenize")
     offsets = _member("offsets")
@@ -287,12 +287,12 @@ class MegatronTokenizerText(MegatronTokenizer):
 
     @property
     def vocab_file(self) -> str | None:
-        """Path of the vocabulary, if it was given."""
+        """Path of the vocabulary, if given."""
         found = self.additional_args.get("vocab_file")
         return None if found is None else os.fspath(found)
 
     @property
     def merges_file(self) -> str | None:
-        """Path of the merges of a BPE, if it was given."""
+        """Path of the BPE merges, if given."""
         found = self.additional_args.get("merges_file")
         return None if found is None else os.fspath(found)

@@ -10,7 +10,7 @@ import torch
 from zindex.errors import ConfigError
 from zindex.plan.split import normalize as normalize
 
-#: Prefixes of a blend and their weights, or None for the lengths of the datasets.
+#: Prefixes of a blend and their weights; None for the lengths of the datasets.
 Blend = tuple[list[str], list[float] | None]
 
 
@@ -23,11 +23,11 @@ class Split(Enum):
 
 
 def compile_helpers() -> None:
-    """Do nothing: for Megatron's callers; no helper needs a compiler here."""
+    """Do nothing; exists for Megatron's callers, as no helper needs a compiler here."""
 
 
 def get_blend_from_list(blend: Sequence[Any] | None) -> Blend | None:
-    """Return the blend that a flat list names.
+    """Return the blend described by a flat list.
 
     Parameters
     ----------
@@ -38,18 +38,18 @@ def get_blend_from_list(blend: Sequence[Any] | None) -> Blend | None:
     -------
     blend
         Stripped prefixes, and their weights, not normalised; None for None. A list of odd length,
-        or without a number in the place of a weight, is a list of prefixes.
+        or without numbers at the positions of weights, is a list of prefixes.
 
     Raises
     ------
     ConfigError
-        If the list is empty, or only some places of weights have numbers.
+        If the list is empty, or only some positions of weights have numbers.
 
     Notes
     -----
-    Source: Megatron Core ``get_blend_from_list``, with equal results: numeric prefixes are taken
-    for weights. Its version 0.16 takes some lists with one invalid weight for prefixes, and refuses
-    others; later versions refuse all of them.
+    Source: Megatron Core ``get_blend_from_list``, with equal results: numeric prefixes are
+    interpreted as weights. Version 0.16 interprets some lists with one invalid weight as prefixes,
+    and rejects others; later versions reject all of them.
 
     Examples
     --------

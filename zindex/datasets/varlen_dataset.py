@@ -42,20 +42,20 @@ _raw_text_loader = _CONVERTERS["pretrain-text"]
 
 
 def _select_converter(columns: Iterable[str]) -> tuple[Converter, str]:
-    """Return the converter of records with some fields, and Megatron's name of their layout."""
+    """Return the converter of records with certain fields, and Megatron's name of their layout."""
     layout = find_layout(columns)
     return _CONVERTERS[layout], layout
 
 
 def _looks_like_hf_id(path: str | None) -> bool:
-    """Return whether a path may be ``owner/name`` in a hub: there is no such file."""
+    """Return whether a path may be ``owner/name`` in a hub, as no such file exists."""
     if not path or os.path.exists(path) or path.startswith(("/", "./", "../")):
         return False
     return "/" in path
 
 
 class _ParquetRecords:
-    """The rows of a Parquet file by number, in memory; read again after unpickling."""
+    """The rows of a Parquet file by number, in memory; reread after unpickling."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -135,27 +135,28 @@ def _filled(record: dict[str, Any]) -> list[str]:
 class VarlenDataset(SFTDataset):
     """A split of conversations and texts as samples of their own lengths, one record each.
 
-    A sample is truncated to ``sequence_length`` tokens, and padded no further than the ranks that
-    share it need; a scheduler packs several of them.
+    A sample is truncated to ``sequence_length`` tokens, and padded only as far as the ranks that
+    share it require; a scheduler packs several of them.
 
     An item has ``tokens``, ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids``
     (int64), all of shape (padded length,), and the lengths without and with padding as
     ``original_seq_len`` and ``padded_seq_len``, shape (1,), int32. With ``varlen_sbhd_validation``
-    only the first four, of shape (sequence_length,). A damaged record raises SourceError.
+    it only has the first four, of shape (sequence_length,). A damaged record raises SourceError.
 
     Parameters
     ----------
     dataset, dataset_path, indices, num_samples, index_split
         As for ``SFTDataset``.
     config
-        The same. For texts its tokenizer has ``tokenize``. With ``varlen_sbhd_validation`` samples
-        are padded to ``sequence_length`` instead, for comparisons.
+        As for ``SFTDataset``. For texts its tokenizer has ``tokenize``. With
+        ``varlen_sbhd_validation`` samples are padded to ``sequence_length`` instead, for
+        comparisons.
 
     Notes
     -----
     Source: Megatron-LM, ``megatron.training.datasets.varlen_dataset``. Difference: there, a record
-    of ``sequence_length + 1`` tokens without an end of document makes a sample of as many, one more
-    than fit; here its last token becomes the end of document, as in longer ones.
+    of ``sequence_length + 1`` tokens without an end of document gives a sample of that length, one
+    more than fits; here its last token becomes the end of document, as in longer records.
     """
 
     @staticmethod
@@ -239,7 +240,7 @@ class VarlenDataset(SFTDataset):
 
 
 class MockVarlenDataset(VarlenDataset):
-    """Made-up samples of different lengths, like those of ``VarlenDataset``.
+    """Mock samples of different lengths, like those of ``VarlenDataset``.
 
     Parameters
     ----------
@@ -252,11 +253,11 @@ class MockVarlenDataset(VarlenDataset):
     def build_low_level_dataset(
         dataset_path: str | None, config: GPTDatasetConfig
     ) -> MockSFTLowLevelDataset:
-        """Return made-up conversations; the path has no effect."""
+        """Return mock conversations; the path is ignored."""
         return open_mock(config.varlen_mock_dataset_config_json, config.sequence_length)
 
     def _encode_record(self, record: Any) -> Encoded:
-        """Return made-up ids, all of which are to be learned."""
+        """Return mock ids, all of which are targets."""
         tokens = as_ids(record)
         return Encoded(tokens, tokens)
 

@@ -1,4 +1,4 @@
-"""The sequences of a Zarr token store, with the surface of ``IndexedDataset``."""
+"""The sequences of a Zarr token store, with the interface of ``IndexedDataset``."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ from zindex.store.tokens import open_tokens
 class ZarrIndexedDataset(SequenceDataset):
     """The sequences of a token store by number.
 
-    Opening reads one small file; reads open the other files lazily, in the process that reads. It
-    pickles as its path and the store's description, and is safe after ``fork``.
+    Opening reads one small file; other files are opened lazily in the reading process. It pickles
+    as its path and the store's description, and is fork-safe.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class ZarrIndexedDataset(SequenceDataset):
     multimodal
         Whether items come with their modes, which the store must then have.
     store
-        The store, if it is open already.
+        The store, if already open.
 
     Raises
     ------
@@ -87,12 +87,12 @@ class ZarrIndexedDataset(SequenceDataset):
 
     @property
     def sequence_lengths(self) -> Int32Array:
-        """Shape (sequences,), int32, tokens; read whole at each use."""
+        """Shape (sequences,), int32, tokens; all are read at each access."""
         return np.asarray(self.store[schema.SEQUENCE_LENGTH.name])
 
     @property
     def document_indices(self) -> Int64Array:
-        """Shape (documents + 1,), int64, first sequence of each document; read at each use."""
+        """Shape (documents + 1,), int64, first sequence of each document; read at each access."""
         return np.asarray(self.store[schema.DOCUMENT_OFFSET.name])
 
     @property
@@ -102,7 +102,7 @@ class ZarrIndexedDataset(SequenceDataset):
         return np.asarray(self._modes)
 
     def _check_modes(self) -> None:
-        """Refuse a store without modes."""
+        """Raise if the store has no modes."""
         if schema.SEQUENCE_MODE.name not in self.store:
             raise ConfigError(
                 f"a mode for each sequence was asked for, but {self.path_prefix} has none; "

@@ -26,9 +26,9 @@ def find_place(
     Returns
     -------
     rank, size
-        As given; else of ``torch.distributed``, if it is initialized; else ``RANK`` and
-        ``WORLD_SIZE`` of the environment, as ``torchrun`` sets them; else of the variables of
-        Slurm, MPI or an indexed Kubernetes Job, see `zindex.cluster.find_job`; else 0 and 1.
+        As given; otherwise from ``torch.distributed``, if it is initialized; from ``RANK`` and
+        ``WORLD_SIZE`` in the environment, as set by ``torchrun``; from the variables of Slurm, MPI
+        or an indexed Kubernetes Job, see `zindex.cluster.find_job`; or 0 and 1.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def find_place(
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
     if found == {"RANK": None, "WORLD_SIZE": None}:
-        # Imported late: with its package it costs each process 20 ms.
+        # Imported late, because its package takes 20 ms.
         from zindex.cluster.job import find_job
 
         job = find_job()

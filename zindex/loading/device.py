@@ -1,9 +1,8 @@
 """Document masks, positions and boundaries of a batch, computed on its device.
 
-There is no loop over samples, and no synchronisation with the device unless a function documents
-one. Documents have ascending numbers within each sample: `find_documents` derives them from end
-tokens, `number_documents` from position ids that restart, such as those of
-``inter_document_masking``.
+There are no loops over samples, and no synchronisation with the device unless documented. Documents
+are numbered in ascending order within each sample: `find_documents` derives them from end tokens,
+`number_documents` from position ids that restart, such as those of ``inter_document_masking``.
 """
 
 from collections.abc import Callable
@@ -36,7 +35,7 @@ def find_documents(tokens: Tensor, eod: int) -> Tensor:
     tokens
         Shape (samples, tokens), token ids.
     eod
-        Id of the end-of-document token, which is part of the document that it ends.
+        Id of the end-of-document token, which belongs to the document that it ends.
 
     Returns
     -------
@@ -81,9 +80,9 @@ def pack_documents(document_ids: Tensor, *, max_documents: int | None = None) ->
     document_ids
         Shape (samples, tokens), as of `find_documents`; samples never share a document.
     max_documents
-        Length of ``cu_seqlens`` less one, so that its shape does not depend on the data; missing
-        documents are empty. If there are more, ``num_documents`` exceeds it and the last document
-        includes the rest. None counts the documents, which synchronises with a GPU.
+        Length of ``cu_seqlens`` minus one, so that its shape does not depend on the data; missing
+        documents are empty. If there are more documents, ``num_documents`` exceeds it and the last
+        document includes the rest. None counts the documents, which synchronises with a GPU.
     """
     total, device = document_ids.numel(), document_ids.device
     is_start = torch.ones_like(document_ids, dtype=torch.bool)
@@ -96,7 +95,7 @@ def pack_documents(document_ids: Tensor, *, max_documents: int | None = None) ->
     if max_documents is None:
         max_documents = int(num_documents)
     bounds = torch.full((max_documents + 2,), total, dtype=torch.int32, device=device)
-    # Other tokens, and surplus documents, are written to a last entry that is dropped.
+    # Other tokens, and surplus documents, are written to an extra entry that is dropped.
     entries = torch.where(flags & (numbers < max_documents), numbers, max_documents + 1)
     bounds.scatter_(0, entries, torch.arange(total, dtype=torch.int32, device=device))
     cu_seqlens = bounds[:-1]
@@ -137,7 +136,7 @@ def mask_loss(tokens: Tensor, eod: int, *, skip_first: int = 0, skip_end: bool =
     eod
         Id of the end-of-document token.
     skip_first
-        Masked inputs at the start of each document, and of each sample.
+        Number of masked inputs at the start of each document and of each sample.
     skip_end
         Whether to mask the end token as well, whose target is in the next document.
 

@@ -40,14 +40,14 @@ class ReadSettings(TypedDict, total=False):
 
 
 class Loader:
-    """Batches of this rank, with the state of all ranks; made by `loader`.
+    """Batches of this rank, with the state of all ranks; created by `loader`.
 
     It is an iterable with ``state_dict()`` and ``load_state_dict()``, as
     ``torch.distributed.checkpoint``, Lightning and Accelerate expect.
 
     The loader of a run (``num_epochs`` or ``num_samples``) resumes at the current position in each
     iteration, also after a ``break``, and yields nothing once the run is consumed. With
-    ``num_epochs=None``, each iteration is a pass over the dataset, except that the first one after
+    ``num_epochs=None``, each iteration is a pass over the dataset, but the first one after
     ``load_state_dict()`` finishes the interrupted pass. All iterators of a loader share its
     position.
 
@@ -93,7 +93,7 @@ class Loader:
         self._cursor = Cursor(plan)
         self._workers: WorkerPool | None = None
         self._batches: Iterator[Any] | None = None
-        # Of the next batch that was prefetched.
+        # Position of the next prefetched batch.
         self._position: tuple[int, int | None] | None = None
         self._process = os.getpid()
 
@@ -129,7 +129,8 @@ class Loader:
         while (step := self._cursor.peek()) is not None:
             batch = self._take()
             # A batch counts if and only if it is delivered. torch raises the death of a worker from
-            # a signal handler, which CPython runs at calls and jumps: there is none from here on.
+            # a signal handler, which CPython runs at calls and jumps, and there are none from here
+            # on.
             self._position = step.consumed_samples, self._cursor.stop
             self._cursor.consumed_samples = step.consumed_samples
             yield batch
@@ -251,8 +252,8 @@ def loader(
     Parameters
     ----------
     run
-        A run: its YAML file, its mapping or a ``RunConfig``, opened as by ``open_run``, which also
-        builds missing indices. Or any map-style dataset.
+        A run: its YAML file, mapping or ``RunConfig``, opened as by ``open_run``, which also builds
+        missing indices. Or any map-style dataset.
     tokenizer
         The tokenizer of the run.
     micro_batch_size
@@ -267,8 +268,8 @@ def loader(
     num_samples
         Samples of the run, in place of ``num_epochs``.
     shuffle, seed
-        Shuffle each pass. The samples of a run are shuffled already; without this, every pass has
-        their order.
+        Shuffle each pass. The samples of a run are already shuffled; without this setting every
+        pass has the same order.
     tail
         How to treat a last step that is not full: ``drop_last``, ``pad`` or ``exact``; see
         `zindex.plan.tail.Tail`.
@@ -277,15 +278,15 @@ def loader(
         their kernels and reads release the GIL.
     prefetch
         Batches prefetched by all threads or workers together. By default 4 with threads, and 2 per
-        worker; datasets of others are read without threads, as they may not be thread-safe.
+        worker; other datasets are read without threads, as they may not be thread-safe.
     multiprocessing_context
-        How workers start: ``"fork"``, ``"forkserver"``, ``"spawn"`` or a context. The default is
-        the platform's, but never a fork after this process has used an object store.
+        Start method of workers: ``"fork"``, ``"forkserver"``, ``"spawn"`` or a context. Defaults to
+        the platform's, but never forks after this process has used an object store.
     pin_memory
         Copy batches to page-locked memory; by default if CUDA is available.
     collate
-        Collates the samples of several positions; by default stacks their tensors, without a copy
-        for datasets of zindex.
+        Collates samples into a batch; by default stacks their tensors, without a copy for datasets
+        of zindex.
     state
         State to resume from, as ``state_dict()`` returned it.
     settings

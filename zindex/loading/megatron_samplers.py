@@ -1,7 +1,7 @@
 """Megatron's batch samplers, with its names, arguments and batches.
 
-Source: Megatron-LM ``megatron/training/datasets/data_samplers.py``, which is in no wheel. For runs
-whose number of ranks may change, see ``zindex.loading.sampler``.
+Source: Megatron-LM ``megatron/training/datasets/data_samplers.py``, which is not published as a
+package. For runs whose number of ranks may change, see ``zindex.loading.sampler``.
 """
 
 import random
@@ -17,7 +17,7 @@ from zindex.plan.settings import check_whole
 
 
 class _RankSampler(torch.utils.data.Sampler[list[int]]):
-    """The attributes of all samplers, and their checks."""
+    """Attributes and checks shared by all samplers."""
 
     def __init__(
         self, total_samples: int, consumed_samples: int, micro_batch_size: int, rank: int, size: int
@@ -36,7 +36,7 @@ class _RankSampler(torch.utils.data.Sampler[list[int]]):
         self.micro_batch_times_data_parallel_size = micro_batch_size * size
 
     def __len__(self) -> int:
-        """Return the samples of the dataset: not the batches, as in Megatron."""
+        """Return the samples of the dataset, not the batches, as in Megatron."""
         return self.total_samples
 
 
@@ -55,7 +55,7 @@ class MegatronPretrainingSampler(_RankSampler):
         This rank, and how many share the samples.
     drop_last
         Drop a last step that is not full. Otherwise the first ranks have full micro-batches, one
-        rank a partial one, and the others an empty list, which ``default_collate`` refuses.
+        rank a partial one, and the others an empty list, which ``default_collate`` rejects.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class MegatronPretrainingSampler(_RankSampler):
 class MegatronFullValidationSampler(_RankSampler):
     """Every sample once, dealt to the ranks in turn, in batches of one.
 
-    Ranks differ by one batch at most, so there must be no collective per batch.
+    Ranks differ by at most one batch, so do not call a collective per batch.
 
     Parameters
     ----------
@@ -188,8 +188,8 @@ class MegatronPretrainingRandomSampler(_RankSampler):
     data_parallel_rank, data_parallel_size
         This rank, and how many share the samples.
     data_sharding
-        Whether each rank shuffles a fixed bucket of samples in every epoch. Another number of ranks
-        has other buckets, so an epoch cannot be resumed exactly on it.
+        Whether each rank shuffles a fixed bucket of samples in every epoch. The buckets depend on
+        the number of ranks, so an epoch cannot be resumed exactly on a different number.
     global_batch_size
         Samples of one optimiser step, a multiple of ``micro_batch_size * data_parallel_size``; it
         needs ``data_sharding=False``. Every step then has the same samples on any number of ranks,

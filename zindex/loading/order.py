@@ -1,4 +1,4 @@
-"""The order of each pass over a dataset: keyed, AstrAI's, or that of the dataset itself."""
+"""The order of each pass over a dataset: keyed, AstrAI's, or the dataset's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class SampleOrder:
     dataset: str = ""
 
     def __post_init__(self) -> None:
-        # Plain ints: fingerprints cannot have numpy's.
+        # Plain ints, because fingerprints cannot contain numpy's.
         for name in ("num_positions", "seed"):
             object.__setattr__(self, name, check_whole(name, getattr(self, name), 0))
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of what decides the order; without shuffling that of the dataset."""
+        """SHA-256, in hex, of what determines the order; without shuffling, the dataset's."""
         if self.kind is None:
             return self.dataset
         name = {"shuffle": 1} if self.kind == "keyed" else {"order": self.kind}

@@ -1,7 +1,7 @@
 """Read batches by position, and prefetch them with threads or worker processes.
 
-Batches are delivered in the order of their positions. The caller chooses the positions, and counts
-what the trainer has received.
+Batches are delivered in the order of their positions. The caller chooses the positions and counts
+the batches that the trainer has received.
 """
 
 from collections import deque
@@ -41,8 +41,9 @@ class BatchReader:
 
     def __getitems__(self, positions: Positions) -> Any:
         """Return the batch at some positions."""
-        # Padding has the length of its batch: an edited run may have samples of two lengths. A rank
-        # without samples is at the end of the order, where the other ranks have the last samples.
+        # Padding has the length of its batch, as an edited run may have samples of two lengths. A
+        # rank without samples is at the end of the order, where the other ranks have the last
+        # samples.
         last = len(self.dataset) - 1
         filler = next((position for position in positions if position is not None), last)
         wanted = [filler if position is None else position for position in positions] or [last]
@@ -140,7 +141,8 @@ def read_ahead(
             pending.append(threads.submit(reader.__getitems__, positions))
 
     try:
-        # The first batch alone: threads must not open the same files, or compile a kernel, at once.
+        # The first batch alone: threads should not open the same files, or compile a kernel,
+        # concurrently.
         if (first := next(left, None)) is not None:
             batch = reader.__getitems__(first)
             fill()
@@ -197,7 +199,7 @@ class WorkerPool:
             persistent_workers=True,
             pin_memory=pin_memory,
             multiprocessing_context=context,
-            # A separate generator, so that worker seeds do not advance the one of the model.
+            # A separate generator, so that seeding workers does not advance the model's generator.
             generator=torch.Generator(),
         )
 
@@ -208,7 +210,8 @@ class WorkerPool:
 
     def stop(self) -> None:
         """Stop the processes."""
-        # Torch has no public way to stop persistent workers, and a kept traceback refers to them.
+        # Torch has no public way to stop persistent workers, and a stored traceback may refer to
+        # them.
         running, self.loader._iterator = self.loader._iterator, None
         if running is not None:
             running._shutdown_workers()  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from zindex.plan.tail import Tail, TailName, divide_evenly, parse_tail
 
 Positions = list[int | None]
 
-#: What batches allow as their tail.
+#: Values of ``tail`` that batches support.
 BATCH_TAILS = (Tail.DROP_LAST, Tail.PAD, Tail.EXACT)
 
 
@@ -64,7 +64,7 @@ class BatchPlan:
     def __post_init__(self) -> None:
         size = check_whole("micro_batch_size", self.micro_batch_size, 1)
         rank, num_ranks = check_ranks(self.data_parallel_rank, self.data_parallel_size)
-        # Plain ints: numpy's cannot be stored in a state.
+        # Plain ints, because numpy's cannot be stored in a state.
         object.__setattr__(self, "micro_batch_size", size)
         object.__setattr__(self, "data_parallel_rank", rank)
         object.__setattr__(self, "data_parallel_size", num_ranks)
@@ -205,17 +205,17 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
     num_samples
         Samples of the run in place of ``num_epochs``.
     shuffle
-        Shuffle each pass. The datasets of a run are shuffled already; without this, each pass has
-        their order.
+        Shuffle each pass. The datasets of a run are already shuffled; without this setting, each
+        pass has the same order.
     seed
-        Of ``shuffle``.
+        Seed of ``shuffle``.
     tail
         How to treat a last step that is not full, see `zindex.plan.tail.Tail`: ``drop_last``,
         ``exact`` or ``pad``. With ``exact``, every rank has a batch in each step, empty if there
         are fewer samples than ranks, so that no rank waits for others in a collective. ``pad``
-        fills every micro-batch with None, which is a sample without any weight in the loss.
+        fills every micro-batch with None, which stands for a sample without any weight in the loss.
     fingerprint
-        Identity of the dataset; a state of another one is refused.
+        Identity of the dataset; a state of another dataset is an error.
 
     Raises
     ------
@@ -225,10 +225,9 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
     Notes
     -----
     Law: the batches of a step, joined in the order of the ranks, are the next samples of the
-    stream, for every number of ranks and every batch size.
-    The workers of a ``DataLoader`` prefetch batches, so ``state_dict()`` is ahead of the trainer.
-    Use a ``Loader``, or ``torchdata``'s ``StatefulDataLoader``, which keeps the state of each
-    batch.
+    stream, for every number of ranks and every batch size. The workers of a ``DataLoader`` prefetch
+    batches, so ``state_dict()`` is ahead of the trainer. Use a ``Loader``, or ``torchdata``'s
+    ``StatefulDataLoader``, which keeps the state of each batch.
 
     Examples
     --------
@@ -301,7 +300,7 @@ class Cursor:
     Attributes
     ----------
     consumed_samples
-        Samples that all ranks have consumed; to be set after each step.
+        Samples that all ranks have consumed; set it after each step.
     stop
         End of the stream, or of the current pass.
     """
@@ -324,7 +323,7 @@ class Cursor:
         self.stop = self.plan.find_stop(self.consumed_samples)
 
     def begin(self) -> None:
-        """Begin an iteration."""
+        """Start an iteration."""
         self.consumed_samples = self.plan.find_start(
             self.consumed_samples, is_restored=self.consumed_samples == self._restored
         )

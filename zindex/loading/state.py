@@ -1,4 +1,4 @@
-"""Loader state: four values, equal on every rank, fully checked before use.
+"""Loader state: four values, equal on every rank, validated before use.
 
 ``{"version": 1, "fingerprint": "...", "consumed_samples": 4096, "epoch": 0}`` is a whole
 state: plain values, which JSON and every checkpoint format can store. It does not depend on the
@@ -22,7 +22,7 @@ _KEYS = {"version": int, "fingerprint": str, "consumed_samples": int, "epoch": i
 class LoaderState:
     """Position in a stream of samples."""
 
-    #: SHA-256, in hex, of everything that decides the order of the samples.
+    #: SHA-256, in hex, of everything that determines the order of the samples.
     fingerprint: str
     #: Samples delivered to all ranks together, without padding.
     consumed_samples: int
@@ -65,7 +65,7 @@ def parse_state(
     Raises
     ------
     StateMismatchError
-        If it is no state of zindex, or belongs to another stream.
+        If it is not a state of zindex, or belongs to another stream.
     """
     if not isinstance(state, Mapping):
         raise StateMismatchError(

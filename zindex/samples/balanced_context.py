@@ -1,6 +1,6 @@
 """Assign sub-samples to ranks so that their work is balanced.
 
-`zindex.datasets.data_schedule` uses it if Megatron Core, whose results it has, is not installed.
+Used by `zindex.datasets.data_schedule` if Megatron Core is not installed; the results are equal.
 """
 
 from collections import deque
@@ -189,7 +189,7 @@ class BalancedCPScheduler:
             group.time += compute_estimator(sample[1])
             while buckets and not buckets[0]:
                 buckets.pop(0)
-            # Balance matters only once shorter sub-samples follow.
+            # Balance only matters once shorter sub-samples follow.
             checks_balance = checks_balance or needed < first_needed
             if checks_balance and buckets and not num_free and _is_balanced(groups, delta):
                 break

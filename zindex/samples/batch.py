@@ -1,4 +1,4 @@
-"""A batch of samples: its memory, its tensors, and its items as views of them."""
+"""Batches of samples: memory, tensors, and items as views of them."""
 
 import math
 import operator
@@ -28,7 +28,7 @@ Arrays = dict[str, AnyArray]
 
 # Bytes: a cache line, and a multiple of every item size.
 _ALIGNMENT = 64
-# malloc reuses smaller blocks; it returns larger ones to the system, and the page faults of fresh
+# malloc reuses smaller blocks but returns larger ones to the system, and the page faults of fresh
 # memory cost as much as filling it.
 _MIN_NBYTES = 1 << 16
 # Limits of the pool: blocks, and bytes of all blocks.
@@ -44,7 +44,7 @@ class BatchRequest:
     which: Int64Array
     #: Shape (samples,): position of each sample in its dataset, from the start.
     positions: Int64Array
-    #: Shape (samples,): samples that only fill up the batch, with a loss mask of zeros.
+    #: Shape (samples,): padding samples, with a loss mask of zeros.
     is_padding: BoolArray
     #: Shape (samples,): ``dataset_id`` of the items; None omits it.
     dataset_ids: AnyArray | None = None
@@ -74,14 +74,13 @@ _pool: deque[_Block] = deque()
 def empty_bytes(nbytes: int) -> UInt8Array:
     """Return uninitialised memory from a pool.
 
-    The memory returns to the pool once the array, all views of it and all tensors over it are
-    deleted.
+    The memory returns to the pool once the array, its views and all tensors over it are deleted.
     """
     if nbytes < _MIN_NBYTES:
         return _allocate(nbytes)
     with suppress(IndexError):  # other threads emptied the pool
         for _ in range(len(_pool)):
-            # Removed from the pool, so that no other thread uses the block too.
+            # Removed from the pool, so that no other thread uses the same block.
             block = _pool.popleft()
             if nbytes <= block.memory.nbytes <= 2 * nbytes and block.user() is None:
                 return _use(block.memory, nbytes)
@@ -110,7 +109,7 @@ def _use(memory: UInt8Array, nbytes: int) -> UInt8Array:
 
 
 def _pool_nbytes() -> int:
-    # Of a copy, because other threads change the pool meanwhile.
+    # Iterate over a copy, because other threads modify the pool.
     return sum(block.memory.nbytes for block in list(_pool))
 
 
@@ -168,10 +167,10 @@ def _lay_out(shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> tuple[l
 class BatchTensors(Tensors):
     """The tensors of a batch by name, each with the samples along its first dimension.
 
-    Tensors that are equal for all samples are expanded, not repeated: plain position ids, and the
-    plain causal mask, which batches share. torch refuses in-place operations on a whole expanded
-    tensor, but not on a part of it: clone it first. Later batches get a fresh mask if one was
-    written to; see `zindex.samples.masks.causal_mask`.
+    Tensors that are equal for all samples are expanded, not repeated: plain position ids and the
+    plain causal mask, which batches share. torch rejects in-place operations on a whole expanded
+    tensor, but not on a part of it: clone it first. If a mask was written to, later batches get a
+    new one; see `zindex.samples.masks.causal_mask`.
     """
 
     def pin_memory(self) -> "BatchTensors":
@@ -180,7 +179,7 @@ class BatchTensors(Tensors):
 
 
 def _join_tensors(parts: list[tuple[str, Any]]) -> BatchTensors:
-    """Rebuild the tensors of a batch in the process that receives them, with its own masks."""
+    """Rebuild the tensors of a batch in the receiving process, with that process's masks."""
     cpu = torch.device("cpu")
     return BatchTensors(
         (name, causal_mask(part[-1], cpu).expand(part) if isinstance(part, torch.Size) else part)
@@ -189,9 +188,9 @@ def _join_tensors(parts: list[tuple[str, Any]]) -> BatchTensors:
 
 
 def _split_tensors(batch: BatchTensors) -> tuple[Any, ...]:
-    """Reduce a batch for another process, with the shapes of plain masks in place of them.
+    """Reduce a batch for another process, replacing plain masks by their shapes.
 
-    In shared memory one process could silently change the mask of the other.
+    In shared memory one process could silently change the other's mask.
     """
     parts = [
         (name, tensor.shape if is_causal_mask(tensor) else tensor) for name, tensor in batch.items()
@@ -214,7 +213,7 @@ _DeferredSample = defer(Sample)
 class SampleBatch(Sequence[Item]):
     """The samples of a batch: a sequence of items, and one tensor per name for all of them.
 
-    torch's ``default_collate`` takes the tensors, with copies of what is expanded over the samples;
+    torch's ``default_collate`` takes the tensors, copying those that are expanded over the samples;
     ``zindex.loading.collate`` takes them without a copy. Items are views of the batch, except for
     plain position ids, which are copies.
 
@@ -231,7 +230,7 @@ class SampleBatch(Sequence[Item]):
 
     @classmethod
     def of_items(cls, items: list[Item]) -> "SampleBatch":
-        """Return the batch of samples that were made one by one, such as by a user's subclass."""
+        """Return the batch of samples that were made one by one, as by a user's subclass."""
         batch = cls.__new__(cls)
         batch._tensors = None
         batch._items = items
@@ -240,9 +239,9 @@ class SampleBatch(Sequence[Item]):
 
     @classmethod
     def of_text(cls, make: Callable[[], Tensors], size: int) -> "SampleBatch":
-        """Return a batch of so many samples whose tensors are made of its text at their first use.
+        """Return a batch of a given size whose tensors are made from its text on first use.
 
-        Another process gets ``make``, as pickled, in place of tensors that are not in use yet.
+        If it is sent to another process before that, ``make`` is pickled instead of the tensors.
         """
         batch = cls.of_items([])
         batch._tensors = _DeferredTensors(make)
@@ -318,13 +317,13 @@ def _take(name: str, tensor: torch.Tensor, place: int) -> Any:
 
 
 def pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in pinned memory, unless it is there or on a GPU."""
+    """Return a tensor in pinned memory, unless it already is or is on a GPU."""
     is_done = tensor.is_cuda or tensor.is_pinned()
     return tensor if is_done else transfer(tensor, torch.Tensor.pin_memory)
 
 
 def transfer(tensor: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return a moved tensor; of one that is expanded over the samples only one sample is moved."""
+    """Return a moved tensor; if it is expanded over the samples, only one sample is moved."""
     if tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0:
         return move(tensor[:1]).expand(tensor.shape)
     return move(tensor)
@@ -333,8 +332,8 @@ def transfer(tensor: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor])
 def batch_of_items(dataset: Any, positions: Sequence[int | None]) -> SampleBatch:
     """Return samples that a dataset makes one by one.
 
-    Without positions the batch has no samples, in tensors with the shapes and dtypes of the
-    dataset's last sample. Ranks get such batches where fewer samples are left than there are ranks.
+    Without positions the batch is empty, with the shapes and dtypes of the dataset's last sample.
+    Ranks get such batches if fewer samples remain than there are ranks.
     """
     if len(positions) or not len(dataset):
         return SampleBatch.of_items([dataset[position] for position in positions])
@@ -343,15 +342,15 @@ def batch_of_items(dataset: Any, positions: Sequence[int | None]) -> SampleBatch
 
 
 def collate(batch: Sequence[Any]) -> Any:
-    """Return the tensors of a batch: those of a `SampleBatch`, or items stacked.
+    """Return the tensors of a batch: those of a `SampleBatch`, or stacked items.
 
-    A ``collate_fn`` for torch's DataLoader. It copies nothing of a `SampleBatch`, whose tensors are
-    in shared memory if a loader worker made it.
+    A ``collate_fn`` for torch's DataLoader. It does not copy a `SampleBatch`, whose tensors are in
+    shared memory if a loader worker made it.
 
     Parameters
     ----------
     batch
-        What ``dataset.__getitems__`` returns, or a list of items.
+        The result of ``dataset.__getitems__``, or a list of items.
 
     Returns
     -------
@@ -362,7 +361,7 @@ def collate(batch: Sequence[Any]) -> Any:
     Raises
     ------
     PlanError
-        If samples differ in length, as on both sides of an edit of the sequence length.
+        If samples differ in length, as before and after a change of the sequence length.
     """
     if isinstance(batch, SampleBatch):
         return batch.tensors
@@ -388,7 +387,7 @@ def resolve_positions(
     Parameters
     ----------
     positions
-        Positions, from the end if negative; None is padding by the first sample.
+        Positions, from the end if negative; None is padding with the first sample.
     size
         Number of samples.
     where
@@ -400,7 +399,7 @@ def resolve_positions(
         If there is no such sample.
     """
     numbers = np.array(positions)
-    if numbers.dtype == np.int64 and numbers.ndim == 1:  # almost always, and in a tenth of the time
+    if numbers.dtype == np.int64 and numbers.ndim == 1:  # the usual case, in a tenth of the time
         is_padding = np.zeros(len(numbers), np.bool_)
     else:
         is_padding = np.array([position is None for position in positions], np.bool_)

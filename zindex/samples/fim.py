@@ -10,12 +10,12 @@ import numpy as np
 from zindex.arrays import ArrayLike, Int64Array, UInt64Array
 from zindex.errors import ConfigError
 
-#: Special tokens that fill-in-the-middle takes.
+#: Special tokens used by fill-in-the-middle.
 EXTRA_TOKENS = ("prefix", "middle", "suffix", "pad", "eod")
 
 
 class RandomStream:
-    """Random numbers from one key, stable across versions of numpy: only raw words are numpy's.
+    """Random numbers from a key, stable across versions of numpy: only raw words are numpy's.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class RandomStream:
 
 
 class TextCodec:
-    """Encode and decode texts by the methods of Megatron's tokenizers or of their libraries.
+    """Encode and decode text by the methods of Megatron's tokenizers or of their libraries.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class TextCodec:
         return np.asarray(list(make(text)), np.int64)
 
     def decode(self, ids: Int64Array) -> str:
-        """Return the text of ids, without special tokens where the library can omit them."""
+        """Return the text of ids, without special tokens if the library can omit them."""
         if self._library is None:
             return str(self.tokenizer.detokenize(ids.tolist()))
         return str(self._library.ids_to_text(ids.tolist(), **self._options))
@@ -137,15 +137,15 @@ class MiddleFiller:
         Returns
         -------
         filled
-            Shape (tokens,): truncated if it became longer, and filled up with the extra token
-            ``pad`` if it became shorter.
+            Shape (tokens,): truncated if it became longer, and padded with the extra token ``pad``
+            if it became shorter.
 
         Notes
         -----
-        Law: with the numbers of Megatron's generator, the result is Megatron's. As there, an empty
-        text loses its end token; all split tokens stay.
-        Source: Megatron-LM, ``GPTFIMDataset``; Bavarian et al. (2022), the second variant of the
-        order suffix, prefix, middle.
+        Law: with the numbers of Megatron's generator, the result equals Megatron's. As there, an
+        empty text loses its end token; all split tokens are kept. Source: Megatron-LM,
+        ``GPTFIMDataset``; Bavarian et al. (2022), the second variant of the order suffix, prefix,
+        middle.
         """
         stream = RandomStream(key)
         filled = _fill_texts(tokens, self.eod, lambda text: self._fill_text(text, stream))
@@ -168,7 +168,7 @@ class MiddleFiller:
         )
 
     def _permute(self, tokens: Int64Array, rate: float, stream: RandomStream) -> Int64Array:
-        """Return tokens with the middle of their text moved, at this rate."""
+        """Return tokens with the middle of their text moved, with this probability."""
         if not stream.draw(rate):
             return tokens
         text = self.codec.decode(tokens)

@@ -43,10 +43,10 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
 
 
 def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | None:
-    """Return the tensors of a batch by one kernel call per dataset, or None if that is impossible.
+    """Return the tensors of a batch by one kernel call per dataset, or None if not applicable.
 
-    Possible are plain samples, whose tensors depend on their tokens only through padding, with an
-    index in memory, verified local tokens, and the full length. `read_texts` reads all others, and
+    Applicable to plain samples, whose tensors depend on their tokens only through padding, with an
+    index in memory, verified local tokens, and full length. `read_texts` reads all others and
     raises the errors. Parameters as of `make_batch`.
     """
     settings = wanted.open_text(wanted.which[0]).settings
@@ -65,9 +65,9 @@ def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | N
 
 
 def read_plain_text(wanted: BatchRequest) -> AnyArray | None:
-    """Return the tokens of a batch by one kernel call per dataset, or None if that is impossible.
+    """Return the tokens of a batch by one kernel call per dataset, or None if not applicable.
 
-    Possible are samples as of `read_plain`, with any tensors, of datasets of one dtype.
+    Applicable to samples as of `read_plain`, with any tensors, of datasets of one dtype.
     """
     settings, size = wanted.open_text(wanted.which[0]).settings, len(wanted.which)
     dtype = wanted.open_text(wanted.which[0]).documents.tokens.dtype
@@ -79,7 +79,7 @@ def read_plain_text(wanted: BatchRequest) -> AnyArray | None:
 def _read_by_kernel(
     wanted: BatchRequest, targets: tuple[AnyArray, AnyArray, AnyArray], text: AnyArray | None = None
 ) -> bool:
-    """Read samples by one kernel call per dataset, as of `read_samples`; return whether it did."""
+    """Read samples by one kernel call per dataset; return whether it succeeded."""
     rows, slices = group_samples(wanted.which, len(wanted.datasets))
     groups = []
     for own in slices:
@@ -126,7 +126,7 @@ def read_texts(wanted: BatchRequest) -> Texts:
     Raises
     ------
     VerificationError
-        If an index refers to tokens that a document does not have, or to too few of them, or data
+        If an index refers to tokens that do not exist in a document, or to too few of them, or data
         are damaged.
 
     Notes
@@ -173,7 +173,7 @@ def read_texts(wanted: BatchRequest) -> Texts:
 
 
 def _damaged(member: IndexedText, sample: int, what: str) -> VerificationError:
-    """Return the error of a sample whose parts its documents do not have."""
+    """Return the error for a sample with parts outside its documents."""
     return VerificationError(
         f"sample {sample} of {member.where} must be made of parts of documents, "
         f"together {member.settings.sequence_length} tokens and one if an extra token is drawn, "
@@ -183,7 +183,7 @@ def _damaged(member: IndexedText, sample: int, what: str) -> VerificationError:
 
 
 def find_epochs(wanted: BatchRequest, texts: Texts) -> Int64Array | None:
-    """Return the epoch of each sample of a batch, or None if items have no provenance."""
+    """Return the epoch of each sample of a batch, or None without provenance."""
     epochs = None
     for number in set(wanted.which.tolist()):
         member = wanted.open_text(number)

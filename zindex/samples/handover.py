@@ -1,8 +1,8 @@
-"""Batches and items that are made at their first use, as a loader worker hands them over.
+"""Deferred batches and items: a loader worker sends tokens, the receiver makes the tensors.
 
-A worker sends the tokens of a batch in the dtype of the corpus. The process that receives them
-makes the tensors, ten times as many bytes, in memory that it reuses: shared memory costs a page
-fault for every 4 KiB of a batch in both processes.
+A worker sends the tokens of a batch in the dtype of the corpus. The receiving process makes the
+tensors, ten times as many bytes, in memory that it reuses: shared memory would cost a page fault
+for every 4 KiB of a batch in both processes.
 """
 
 import os
@@ -12,15 +12,15 @@ from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from typing import Any
 
-# Attributes of a dict that do not look at its items.
+# Attributes of a dict that do not access its items.
 _OTHERS = {"__new__", "__init__", "__getattribute__", "__class_getitem__", "__doc__", "fromkeys"}
 
 
 def defer(kind: Any) -> Any:
-    """Return a subclass of a dict class whose instances fill themselves at their first use.
+    """Return a subclass of a dict class whose instances fill themselves on first use.
 
-    An instance is made of a function that returns its items, and is of the given class once it has
-    them.
+    An instance is created with a function that returns its items; once filled, it changes to the
+    given class.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def defer(kind: Any) -> Any:
 
 
 def send_deferred(kind: Any, deferred: Any) -> None:
-    """Let instances of a deferred class travel to other processes without their items."""
+    """Let instances of a deferred class be pickled without their items."""
 
     def reduce(items: Any) -> tuple[Any, ...]:
         _leave_with_parent(os.getpid(), os.getppid())
@@ -63,19 +63,19 @@ def send_deferred(kind: Any, deferred: Any) -> None:
 
 @cache
 def _leave_with_parent(process: int, parent: int) -> None:
-    """Let this process exit at once if its parent is dead, without sending what is left.
+    """Let this process exit immediately if its parent is dead, discarding unsent data.
 
-    A queue waits at exit until its pipe is read, and a pipe takes less than a batch.
+    At exit, a queue blocks until its pipe is read, and a pipe holds less than a batch.
     """
 
     def leave() -> None:
         if os.getpid() == process and os.getppid() != parent:
             os._exit(1)
 
-    # Before those of queues, which have negative priorities.
+    # Runs before the hooks of queues, which have negative priorities.
     Finalize(None, leave, exitpriority=0)
 
 
 def _make(kind: Any, make: Callable[[], Mapping[str, Any]]) -> Any:
-    """Return the items that another process left to this one."""
+    """Return the items of an instance that another process did not fill."""
     return kind(make())

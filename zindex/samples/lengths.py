@@ -13,7 +13,7 @@ from zindex.store.open import Store
 
 
 class StoredDataset(Protocol):
-    """A low-level dataset on disk or in object storage, so that its indices are stored too."""
+    """A low-level dataset on disk or in object storage, whose indices can be stored, too."""
 
     path_prefix: str
 
@@ -27,7 +27,7 @@ _sources: "WeakKeyDictionary[Any, LengthSource]" = WeakKeyDictionary()
 
 
 def is_stored(low_level_dataset: Any) -> TypeGuard[StoredDataset]:
-    """Return whether a low-level dataset is stored, not in memory."""
+    """Return whether a low-level dataset is stored instead of in memory."""
     return hasattr(low_level_dataset, "length_file")
 
 
@@ -41,19 +41,19 @@ def stored_source(low_level_dataset: StoredDataset) -> LengthSource:
 
 
 def adopt_source(low_level_dataset: StoredDataset, source: LengthSource) -> None:
-    """Use the lengths that a plan of the same dataset has opened and digested already."""
+    """Use lengths that a plan of the same dataset has already opened and digested."""
     _sources.setdefault(low_level_dataset, source)
 
 
 def memory_facts(lengths: Int32Array) -> SourceFacts:
-    """Return the facts that decide the index of a dataset whose lengths are in memory."""
+    """Return the identity of an index of a dataset whose lengths are in memory."""
     values = np.ascontiguousarray(lengths, "<i4")
     digest = digest_array(lambda start, stop: values[start:stop], len(values))
     return SourceFacts(digest, len(values), int(values.sum(dtype=np.int64)))
 
 
 def count_span(low_level_dataset: Any, span: range) -> int:
-    """Return the tokens of a span of documents, from offsets where there are some."""
+    """Return the tokens of a span of documents, from offsets if available."""
     if is_stored(low_level_dataset):
         return count_tokens(low_level_dataset.length_file, span.start, span.stop)
     lengths = low_level_dataset.sequence_lengths

@@ -8,7 +8,7 @@ import torch
 Masks = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]
 
 
-# Recent masks by length and device, each with torch's count of writes to it when it was made.
+# Recent masks by length and device, each with torch's version counter at its creation.
 _cache: OrderedDict[tuple[int, torch.device], tuple[torch.Tensor, int]] = OrderedDict()
 _MAX_CACHED = 4
 
@@ -32,13 +32,14 @@ def causal_mask(sequence_length: int, device: torch.device) -> torch.Tensor:
 
     Notes
     -----
-    A copy for every batch would take longer than the rest of the batch; reading torch's count of
-    writes takes less than a microsecond. It misses writes through ``.numpy()`` or ``.data``.
+    Copying the mask for every batch would take longer than the rest of the batch; reading torch's
+    version counter takes less than a microsecond. It does not count writes through ``.numpy()`` or
+    ``.data``.
     """
     key = (sequence_length, device)
     mask = _find_unchanged(key)
     if mask is None:
-        # Tensors made in inference mode do not count writes.
+        # Tensors created in inference mode have no version counter.
         with torch.inference_mode(False):
             positions = torch.arange(sequence_length, device=device)
             mask = (positions > positions[:, None]).unsqueeze(0)
@@ -50,7 +51,7 @@ def causal_mask(sequence_length: int, device: torch.device) -> torch.Tensor:
 
 
 def _find_unchanged(key: tuple[int, torch.device]) -> torch.Tensor | None:
-    """Return a cached mask, unless there was a write to it or to a view of it."""
+    """Return a cached mask, unless it or a view of it was written to."""
     mask, version = _cache.get(key, (None, 0))
     return None if mask is None or mask._version != version else mask
 

@@ -53,7 +53,7 @@ def read_packed_texts(wanted: BatchRequest) -> Texts:
     Raises
     ------
     VerificationError
-        If an index refers to tokens that a document does not have, or data are damaged.
+        If an index refers to tokens that do not exist in a document, or data are damaged.
 
     Notes
     -----
@@ -79,7 +79,7 @@ def read_packed_texts(wanted: BatchRequest) -> Texts:
 
 
 def _damaged(chosen: ChosenSamples, sample: int) -> VerificationError:
-    """Return the error of a sample with parts that exceed it or their documents."""
+    """Return the error for a sample with parts that exceed it or their documents."""
     member = chosen.member_of(sample)
     return VerificationError(
         f"sample {chosen.samples[sample]} of {member.where} must hold 1 to "

@@ -20,9 +20,9 @@ class TextSettings(NamedTuple):
     #: Tokens of a sample, and 1 if an extra token is drawn for the last label, else 0.
     sequence_length: int
     extra: int
-    #: Id of padding, -1 if the tokenizer has none or an ambiguous one.
+    #: Id of padding; -1 if the tokenizer's is missing or ambiguous.
     pad: int
-    #: Id of the end of a document; None if nothing depends on it.
+    #: Id of the end of a document; None if not needed.
     eod: int | None
     eod_mask_loss: bool
     #: Whether items have an attention mask.
@@ -42,7 +42,7 @@ class TextSettings(NamedTuple):
 
     @property
     def depends_on_text(self) -> bool:
-        """Whether the tensors of a sample are soon made of its tokens alone."""
+        """Whether the tensors of a sample can be made quickly from its tokens alone."""
         return not (self.own_masks or self.num_boundaries or self.with_provenance)
 
 
@@ -87,8 +87,8 @@ def order_tensors(tensors: Tensors) -> Tensors:
 def plain_masks(size: int, length: int, *, share: bool = False) -> torch.Tensor:
     """Return the plain causal mask of each sample: shape (size, 1, length, length).
 
-    All batches share one expanded tensor, on which torch refuses in-place operations. A batch of
-    one sample gets a copy unless ``share`` is set, because torch would allow them.
+    All batches share one expanded tensor, on which torch rejects in-place operations. A batch of
+    one sample gets a copy unless ``share`` is set, because torch would allow them there.
     """
     mask = causal_mask(length, torch.device("cpu")).unsqueeze(0)
     if size != 1 or share:
@@ -110,7 +110,7 @@ def document_masks(starts: Int64Array) -> torch.Tensor:
 
 
 def fill_tokens(arrays: Arrays, text: AnyArray) -> None:
-    """Fill in tokens, and the next tokens as their labels; 0 where there is none.
+    """Fill in tokens and, as labels, the next tokens; 0 if there is none.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def fill_boundaries(
 
 
 def fill_provenance(arrays: Arrays, texts: Texts, epochs: Int64Array) -> None:
-    """Fill in where samples and tokens come from; ``document_ids`` of padding are -1.
+    """Fill in the provenance of samples and tokens; ``document_ids`` of padding are -1.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def fill_provenance(arrays: Arrays, texts: Texts, epochs: Int64Array) -> None:
     """
     arrays["sample_id"][texts.rows] = texts.samples
     arrays["epoch"][:] = epochs
-    # As wide as the texts, which may hold a token that is only a label.
+    # As wide as the texts, which may hold an additional token for the last label.
     size, width = texts.tokens.shape
     documents = np.full((size, width), -1, np.int64)
     firsts = texts.rows[texts.owners] * width + texts.offsets
@@ -198,7 +198,7 @@ def make_text_tensors(
     settings
         Settings of their datasets.
     is_padding
-        Shape (samples,): samples that only fill up the batch, with a loss mask of zeros.
+        Shape (samples,): padding samples, with a loss mask of zeros.
     dataset_ids
         Shape (samples,): ``dataset_id`` of the items; None omits it.
     epochs
@@ -283,8 +283,8 @@ def find_starts(is_end: BoolArray) -> Int64Array:
 def _fill_boundaries(arrays: Arrays, texts: Texts) -> Int64Array:
     """Fill in where the documents of each sample start, and return it for each token too.
 
-    A document that begins with the token that is only a label has no boundary. Padding belongs to
-    the last document of its sample.
+    A document whose first token is only a label has no boundary. Padding belongs to the last
+    document of its sample.
     """
     length = arrays["tokens"].shape[1]
     extra = texts.tokens.shape[1] - length

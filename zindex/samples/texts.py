@@ -1,11 +1,11 @@
-"""Read the tokens of many samples of many datasets, in as few rounds as one sample takes.
+"""Read the tokens of many samples of many datasets, in as few rounds as for a single sample.
 
 A round reads from all datasets at once; in object storage it is one round trip. Each kind of index
 defines the parts of documents that form a sample.
 
-Small local arrays, such as indices and the bounds of documents, are cached in memory once that
-pays: a lookup then saves a system call. Tokens are never cached here, nor are arrays in object
-storage, which have another cache, nor arrays that are still being built.
+Small local arrays, such as indices and document bounds, are cached in memory once that pays off,
+since a lookup then saves a system call. Tokens are never cached here, nor are arrays in object
+storage, which have a separate cache, nor arrays that are still being built.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +22,10 @@ from zindex.samples.batch import BatchRequest, find_spans, group_samples, slices
 from zindex.store.reader import LocalReader, SampleIndex
 from zindex.store.rows import RowReader, Spans, read_many
 
-#: Limit of the cache of a process, in bytes: the arrays of some 10 billion tokens.
+#: Limit of the cache of a process, in bytes: the arrays of about 10 billion tokens.
 MAX_NBYTES = 1 << 26
-# An array is cached once so many of its rows were requested that reading it whole costs no more.
-# The first batches of many datasets read only what they need.
+# An array is cached once the number of requested rows makes reading it completely no more
+# expensive. The first batches of many datasets read only what they need.
 _ROWS_PER_REQUEST = 64
 # Positions of the first tokens of documents that are read one by one: lengths are below 2**32.
 _DOCUMENT_SHIFT = 32
@@ -41,13 +41,13 @@ class _CacheEntry:
 
 # Entries are dropped with their readers.
 _entries: "WeakKeyDictionary[RowReader, _CacheEntry]" = WeakKeyDictionary()
-# The entries that have rows. A list can be copied while other threads append to it, and needs no
-# lock that a fork could leave locked.
+# The entries with rows. A list can be copied while other threads append to it, and needs no lock
+# that a fork could leave locked.
 _cached: "list[ref[_CacheEntry]]" = []
 
 
 def cached_rows(reader: RowReader | AnyArray, num_requests: int) -> AnyArray | None:
-    """Return the rows of an array from the cache, or None if they have to be read.
+    """Return the rows of an array from the cache, or None if they must be read.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _cache_nbytes() -> int:
 
 
 def _is_cacheable(reader: RowReader) -> bool:
-    """Return whether an array is complete, local, small, and verified only at its first read."""
+    """Return whether an array is complete, local, small, and verified only on first read."""
     if reader.nbytes > MAX_NBYTES:
         return False
     return type(reader) is ComputedArray or (
@@ -184,7 +184,7 @@ class Documents:
     tokens: Any
     #: Shape (documents + 1,), int64: position of each document's first token.
     offsets: RowReader | None = None
-    #: Returns the bounds of documents by number, if that takes less than reading offsets.
+    #: Returns the bounds of documents by number, if that is faster than reading offsets.
     find: Callable[[Int64Array], tuple[AnyArray, AnyArray]] | None = None
 
     @classmethod
@@ -289,7 +289,7 @@ class IndexedText:
     settings: Any = None
     #: Returns the epoch of each sample.
     find_epochs: Callable[[Int64Array], Int64Array] | None = None
-    #: Changes the tokens of a sample, by its number; None keeps them.
+    #: Transforms the tokens of a sample, by its number; None leaves them unchanged.
     fill: Callable[[Int64Array, int], Int64Array] | None = None
     #: Whether the last sample of the index may have fewer tokens than the others.
     may_end_short: bool = False
@@ -299,7 +299,7 @@ class IndexedText:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Token ids of the samples of a batch, and the documents that they are parts of.
+    """Token ids of the samples of a batch, and the documents that they come from.
 
     Samples are ordered by dataset. A part is a span of one document.
     """
@@ -420,7 +420,7 @@ class Parts:
         )
 
     def find_damage(self, texts: Texts, begins: Int64Array, *, min_length: int) -> int | None:
-        """Return a sample that exceeds its row, or has a part that exceeds its document.
+        """Return a sample that exceeds its row or has a part that exceeds its document, if any.
 
         Parameters
         ----------
@@ -429,16 +429,16 @@ class Parts:
         begins
             Shape (parts,): offset of each part in its document.
         min_length
-            Tokens of a part at least.
+            Minimum tokens of a part.
         """
         lengths = texts.lengths
         room = (texts.tokens.shape[1] - texts.num_tokens)[texts.owners]
-        # Negative where one of the terms is.
+        # Negative if one of the terms is.
         signs = begins | (lengths - min_length) | (self.bounds.lengths - begins - lengths) | room
         return int(texts.owners[np.argmax(signs < 0)]) if signs.min() < 0 else None
 
     def read(self, texts: Texts, begins: Int64Array) -> None:
-        """Read the tokens of undamaged samples; parameters as of `find_damage`."""
+        """Read the tokens of intact samples; parameters as of `find_damage`."""
         places = texts.rows[texts.owners] * texts.tokens.shape[1] + texts.offsets
         starts = self.bounds.starts + begins
         read_tokens(self.groups, starts, texts.lengths, texts.tokens.reshape(-1), places)

@@ -1,4 +1,4 @@
-"""Read any spans of the token stream of a GPT index, and make samples of several spans.
+"""Read spans of the token stream of a GPT index, and make samples of several spans.
 
 The label of the last token of a span is the next token of the corpus, never the first token of the
 next span.
@@ -34,7 +34,7 @@ class TokenSpans(NamedTuple):
 
 
 class SpanTexts(NamedTuple):
-    """The concatenated tokens of spans, and the documents that they are parts of."""
+    """The concatenated tokens of spans, and the documents that they come from."""
 
     #: Shape (tokens,), in the dtype of the corpus.
     tokens: AnyArray
@@ -61,7 +61,7 @@ def read_token_spans(text: IndexedText, starts: Int64Array, stops: Int64Array) -
     Raises
     ------
     VerificationError
-        If the index refers to tokens that a document does not have, or data are damaged.
+        If the index refers to tokens that do not exist in a document, or data are damaged.
     """
     length, extra = text.settings.sequence_length, text.settings.extra
     sizes = stops - starts
@@ -109,7 +109,7 @@ def read_token_spans(text: IndexedText, starts: Int64Array, stops: Int64Array) -
 def _damaged(
     text: IndexedText, starts: Int64Array, stops: Int64Array, span: int
 ) -> VerificationError:
-    """Return the error of a span whose parts its documents do not have."""
+    """Return the error for a span with parts outside its documents."""
     return VerificationError(
         f"tokens [{starts[span]}, {stops[span]}) of {text.where} must be made of parts of its "
         "documents, its index gives more than they hold; restore the data if they changed, or "
@@ -155,7 +155,7 @@ def make_span_tensors(
         spans.owners.tolist(), columns.tolist(), kept.tolist(), read_starts.tolist(), strict=True
     ):
         tokens[owner, column : column + size] = read.tokens[start : start + size]
-    # A label that is not in its row is no part of a document there.
+    # A label that is not in its row does not belong to a document there.
     stops = np.minimum(read.offsets + read.lengths, kept[read.spans])
     parts = np.flatnonzero(stops > read.offsets)
     owners = spans.owners[read.spans[parts]]

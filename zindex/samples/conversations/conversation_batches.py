@@ -23,7 +23,7 @@ IGNORE_INDEX = -100
 
 
 class Encoded(NamedTuple):
-    """A conversation as ids, and for each of them the id to be learned or `IGNORE_INDEX`."""
+    """A conversation as ids, and for each of them the target id or `IGNORE_INDEX`."""
 
     #: Shape (tokens,), int64.
     tokens: Int64Array
@@ -32,9 +32,9 @@ class Encoded(NamedTuple):
 
 
 class ChatTokens:
-    """Encodes conversations by a chat template and marks what the assistant is to learn.
+    """Encodes conversations by a chat template and marks the assistant's targets.
 
-    It encodes as ``zindex tokenize --for sft`` does, sample by sample.
+    It encodes like ``zindex tokenize --for sft``, sample by sample.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class ChatTokens:
     Raises
     ------
     ConfigError
-        If it is another one, or has no template.
+        If it is not one of zindex's, or has no template.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -67,8 +67,8 @@ class ChatTokens:
         Raises
         ------
         SourceError
-            If nothing of it is to be learned, a message has no content or one other than text, or
-            the template refuses it.
+            If it has no targets, a message has no content or content other than text, or the
+            template rejects it.
         """
         dialogue = self._parser.read_dialogue({"messages": messages})
         parts = [part for part in self._cutter.cut(dialogue) if part.text]
@@ -84,13 +84,13 @@ class ChatTokens:
 
 
 class PadIds(NamedTuple):
-    """Ids that fill the rest of a row."""
+    """Padding ids of a row."""
 
-    #: Input: an id that an embedding has.
+    #: Input: an id with an embedding.
     token: int
     #: Label: the tokenizer's own, which may be negative.
     label: int
-    #: Whether the label occurs in padding only.
+    #: Whether the label occurs only in padding.
     is_own: bool
 
 
@@ -115,7 +115,7 @@ def find_pad_ids(tokenizer: Any) -> PadIds:
 
 @contextmanager
 def naming_record(number: int, path: str | None) -> Iterator[None]:
-    """Add the record to the message of errors."""
+    """Add the record to error messages."""
     try:
         yield
     except SourceError as error:
@@ -155,8 +155,8 @@ def _fill_row(
 ) -> None:
     """Fill one row of a batch with the conversations of a record.
 
-    Law: what does not fit is cut off. The last label of a full row is padding, or what the dataset
-    keeps as a label. Padding belongs to the conversation before it. Source: Megatron-LM,
+    Law: tokens that do not fit are truncated. The last label of a full row is padding, or a label
+    that the dataset keeps. Padding belongs to the preceding conversation. Source: Megatron-LM,
     ``SFTDataset.__getitem__``.
     """
     length = arrays["tokens"].shape[1]
@@ -201,7 +201,7 @@ def _fill_row(
 
 
 def as_ids(values: Any) -> Int64Array:
-    """Return ids as an array: a tensor's, an array's or a list's."""
+    """Return ids as an array, from a tensor, an array or a list."""
     if isinstance(values, torch.Tensor):
         values = values.cpu().numpy()
     return np.asarray(values, np.int64).reshape(-1)

@@ -18,7 +18,7 @@ from zindex.store.tokens import FlatFile
 
 _BLOCK_NBYTES = 1 << 24
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# The largest byte of a space, a tab or a line break.
+# The largest byte among space, tab and line breaks.
 _SPACE = ord(" ")
 
 
@@ -44,7 +44,7 @@ class JsonRecords:
     """The objects of a JSON file by number, parsed lazily.
 
     Opening searches the file for line breaks, once per process and file, and keeps 16 bytes per
-    line; all lines of a batch are read in one call. A JSON array is parsed as a whole at the first
+    line; the lines of a batch are read in one call. A JSON array is parsed completely at the first
     read in each process. It pickles as the spans of its lines, without records.
 
     Parameters
@@ -110,7 +110,7 @@ class JsonRecords:
             ) from error
 
     def _check(self, value: Any, number: int) -> dict[str, Any]:
-        """Return an element of the array; refuse all but objects."""
+        """Return an element of the array; raise unless it is an object."""
         if isinstance(value, dict):
             return value
         raise SourceError(
@@ -184,7 +184,7 @@ def _search(path: str) -> _Lines:
 
 
 def _find_spaced(starts: Int64Array, spaced: Int64Array) -> list[int]:
-    """Return the lines that may be blank: the first, and those that begin with white space."""
+    """Return the lines that may be blank: the first, and those that start with white space."""
     lines = np.searchsorted(starts, spaced)
     # Blocks of the file may begin within a line.
     lines = lines[starts.take(lines, mode="clip") == spaced]

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from zindex.errors import ConfigError
 
-#: Mask of the decoder's attention to the encoder: for all pairs of tokens, or of either side.
+#: Mask of the decoder's attention to the encoder: for all pairs of tokens, or for one side.
 CrossMask: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
 # First versions of Transformer Engine whose fused kernels, and then all, take padding masks.
@@ -64,7 +64,7 @@ def choose_attention_masks(
     use_local
         Whether the model uses Megatron's own attention instead of Transformer Engine's.
     test_te_version
-        The version of Transformer Engine; None: the installed one.
+        The version of Transformer Engine; None uses the installed one.
 
     Returns
     -------

@@ -57,7 +57,7 @@ def make_rules(config: Any, *, replaces: bool) -> MaskingRules:
     config
         A ``MaskedWordPieceDatasetConfig``.
     replaces
-        Whether some masked tokens stay or become another token; else all become the mask.
+        Whether some masked tokens stay or become another token; otherwise all become the mask.
     """
     vocabulary = config.vocabulary
     return MaskingRules(
@@ -87,7 +87,7 @@ def ngram_chances(max_ngram: int, *, prefers_long: bool) -> Float64Array:
     chances /= chances.sum(keepdims=True)
     if prefers_long:
         chances = chances[::-1]
-    # Once more, because Megatron draws by chances that are rounded so.
+    # Twice, because Megatron draws by chances that are rounded in this way.
     chances /= chances.sum(keepdims=True)
     return chances
 
@@ -120,7 +120,7 @@ def mask_tokens(
     config
         A ``MaskedWordPieceDatasetConfig``.
     get_token_mask
-        Returns what replaces a masked token; None keeps it.
+        Returns the replacement of a masked token; None leaves it unchanged.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def mask_tokens(
     chances = ngram_chances(max_ngram, prefers_long=bool(config.masking_use_longer_ngrams))
 
     def draw_ngram(word: int, space: float, taken: dict[int, int]) -> list[int]:
-        """Return the positions of as many words as fit; none if one is taken."""
+        """Return the positions of as many words as fit; none if one is already masked."""
         if config.masking_use_geometric_distribution:
             ngram = min(random_state.geometric(_STOP), max_ngram)
         else:
@@ -202,7 +202,7 @@ def _find_words(tokens: Sequence[int], config: Any) -> tuple[list[int], list[lis
 
 
 def unknown_token(token: int, where: str) -> ConfigError:
-    """Return the error of data with a token that the tokenizer lacks."""
+    """Return the error for data with a token unknown to the tokenizer."""
     return ConfigError(
         f"the tokenizer must know every token of {where}, its inv_vocab has no id {token}; take "
         "the tokenizer that the data were made with"

@@ -1,7 +1,7 @@
-"""Make batches of BERT and T5 samples, whose items are arrays and numbers as Megatron Core's are.
+"""Batches of BERT and T5 samples, whose items are arrays and numbers as in Megatron Core.
 
 The sentences of many samples are read together, and compiled kernels make whole batches. Datasets
-that override how tokens are masked get the same samples in plain Python, one by one.
+that override masking get the same samples in plain Python, one by one.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from zindex.samples.masking.mask_rules import make_rules, unknown_token
 from zindex.samples.texts import DocumentTokens, IndexedText, Parts, choose_samples, read_tokens
 
 Arrays = dict[str, Int64Array]
-#: Makes the samples of a batch in arrays by name, up to their padding.
+#: Makes the samples of a batch in arrays by name, before padding.
 Fill = Callable[[Any, masked_rows.SampleTexts, Arrays], masked_rows.Problem]
 
 
@@ -62,7 +62,7 @@ def make_bert_batch(wanted: BatchRequest) -> MaskedBatch:
         "truncated": (0, 0),
     }
     batch, arrays = _fill_planes(_fill_bert, planes, wanted)
-    # Tokens equal to the pad id count as padding, whose inputs get an id that an embedding has.
+    # Tokens equal to the pad id count as padding, and inputs get an id with an embedding instead.
     is_pad = arrays["text"] == pad
     arrays["padding_mask"][is_pad] = pad
     arrays["text"][is_pad] = 0
@@ -93,7 +93,7 @@ def make_t5_batch(wanted: BatchRequest) -> MaskedBatch:
         "dec_mask": (decoder_length, 0),
     }
     batch, arrays = _fill_planes(_fill_t5, planes, wanted)
-    # Tokens equal to the pad id count as padding, whose inputs get an id that an embedding has.
+    # Tokens equal to the pad id count as padding, and inputs get an id with an embedding instead.
     for side in ("enc", "dec"):
         mask, tokens = arrays[f"{side}_mask"], arrays[f"text_{side}"]
         np.not_equal(tokens, pad, out=mask, casting="unsafe")
@@ -128,7 +128,7 @@ def _fill_planes(
 
 
 def _finish(arrays: Arrays, pad: int, is_padding: BoolArray) -> None:
-    """Treat labels equal to the pad id as padding, and samples that fill up the batch."""
+    """Treat labels equal to the pad id, and padding samples, as padding."""
     labels = arrays["labels"]
     labels[labels == pad] = 0
     if is_padding.any():
@@ -179,7 +179,7 @@ def _fill_bert(dataset: Any, texts: masked_rows.SampleTexts, arrays: Arrays) -> 
 
 
 def _fill_t5(dataset: Any, texts: masked_rows.SampleTexts, arrays: Arrays) -> masked_rows.Problem:
-    """Make T5 samples: text whose masked spans are sentinels, and the spans with theirs."""
+    """Make T5 samples: text with sentinels for masked spans, and the spans with theirs."""
     tokenizer = dataset.config.tokenizer
     bos, eos = int(tokenizer.bos), int(tokenizer.eos)
     sentinels = np.array([*tokenizer.additional_special_tokens_ids], np.int64)
@@ -227,7 +227,7 @@ def _each_sample(
 
 
 def _explain(dataset: Any, position: int, problem: masked_rows.Problem) -> Exception:
-    """Return the error of a sample that cannot be made."""
+    """Return the error for a sample that cannot be made."""
     _, code, number = problem
     where = f"sample {position} of {dataset._where}"
     if code == masked_rows.UNKNOWN_TOKEN:
