@@ -21,7 +21,7 @@ _SPLIT_WEIGHTS = "99,1,0"
 
 
 class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
-    """Samples of a keyed store; `zindex.keyed.DatasetFactory` makes them.
+    """Samples of a keyed store; created by `zindex.keyed.DatasetFactory`.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
     pad_id
         Padding of token ids.
     split
-        ``"train"``, ``"valid"`` or ``"test"``: only the records of that split; None for all.
+        ``"train"``, ``"valid"`` or ``"test"`` selects the records of that split; None selects all.
     split_weights, split_seed
         See `zindex.keyed.record_split.RecordSplit`; the default weights are ``"99,1,0"``.
     """
@@ -79,7 +79,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         Raises
         ------
         StoreNotFoundError
-            If nothing is there.
+            If the path does not exist.
         MissingKeyError
             If the store lacks a key.
         SourceError
@@ -131,7 +131,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of everything that decides the samples: the store and the settings."""
+        """SHA-256, in hex, of what determines the samples: the store and the settings."""
         return fingerprint_of({"store": self.opened.fingerprint} | self._settings())
 
     @property
@@ -189,7 +189,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self._read(store, numbers)
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings that decide the samples, as JSON values."""
+        """Return the settings that determine the samples, as JSON values."""
         split = None if self.split is None else [self.split, asdict(self.record_split)]
         return {"train_type": self.train_type.name, "pad_id": self.pad_id, "split": split}
 

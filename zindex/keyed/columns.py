@@ -1,7 +1,7 @@
 """All values of one key of a store over its shards, and the bounds of its records.
 
-Columns of h5, bin and Zarr stores differ in their readers only: extents of files, gathered into
-batches by one kernel call, or `RowReader`. Nothing is copied into shared memory: a column pickles
+Columns of h5, bin and Zarr stores differ only in their readers: extents of files, gathered into
+batches by one kernel call, or `RowReader`. Nothing is copied to shared memory: a column is pickled
 as the description of its files.
 """
 
@@ -56,7 +56,7 @@ class ColumnRead(NamedTuple):
         return wanted in (kept, _INT64) or is_truth
 
     def put(self, values: AnyArray) -> None:
-        """Convert the spans of ``values``, in the shape of the target, and nothing else of it."""
+        """Convert the spans of ``values`` into the target's shape; leave the rest unchanged."""
         flat, source = self.target.reshape(-1), values.reshape(-1)
         lengths = self.spans.stops - self.spans.starts
         for place, length in zip(self.spans.places.tolist(), lengths.tolist(), strict=True):
@@ -66,20 +66,20 @@ class ColumnRead(NamedTuple):
 class FileValues:
     """All values of one key, in extents of files that are read by position.
 
-    Values that HDF5 stores in chunks are read into memory at the first read.
+    Values that HDF5 stores in chunks are loaded into memory at the first read.
 
     Parameters
     ----------
     arrays
         Of one key, one for each shard, with the same dtype.
     mapped
-        Whether to map the files: batches take two thirds of the time, but a file that is truncated
-        meanwhile ends the process with SIGBUS.
+        Whether to memory-map the files: batches take two thirds of the time, but a file that is
+        truncated while open kills the process with SIGBUS.
 
     Notes
     -----
-    Pickles as the description of its files, which each process opens at its first read of them. A
-    file that is truncated meanwhile is an error of the reads that need what it has lost.
+    Pickled as the description of its files, which each process opens on first use. If a file is
+    truncated while open, reads of the lost part raise an error.
     """
 
     def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool = False) -> None:
@@ -98,7 +98,7 @@ class FileValues:
         """The extents in this process."""
         table: _Table | None = vars(self).get("_table")
         if table is None:
-            # Concurrent threads must share one table, whose addresses they use.
+            # Concurrent threads must share one table, because they use its addresses.
             table = vars(self).setdefault("_table", _Table(self.arrays, mapped=self.mapped))
         return table
 
@@ -113,7 +113,7 @@ class _Table:
         self.places = np.concatenate([array.span_start for array in arrays])
         self.readers: list[FlatFile] = []
         self.bound: dict[int, OpenArray] = {}
-        #: Whatever the addresses of `places` and `files` are in, or were.
+        #: The objects that own the addresses in `places` and `files`.
         self.owners: list[Any] = []
         self.file_of = np.full(len(self.places), -1, np.int32)
         first = 0
@@ -124,7 +124,7 @@ class _Table:
         self.files = np.zeros((len(self.readers), 2), np.int64)
         for number in range(len(self.readers)):
             self.bind(number)
-        #: The fields that `zindex.kernels.extents` takes from it.
+        #: The fields used by `zindex.kernels.extents`.
         self.record = (
             self.ends.ctypes.data,
             self.places.ctypes.data,
@@ -135,7 +135,7 @@ class _Table:
         )
 
     def _add(self, array: KeyedArray, places: Int64Array, file_of: Int32Array) -> None:
-        """Let the extents of a shard be found: in a file, or at an address."""
+        """Register the extents of a shard: in a file, or at an address."""
         for number in np.flatnonzero(array.span_start < 0).tolist():
             copied = array.read(*array.value_offset[number : number + 2].tolist())
             self.owners.append(copied)
@@ -168,16 +168,16 @@ class _Table:
         self.readers.append(FlatFile(array.path, nbytes, np.uint8, version))
 
     def bind(self, number: int) -> OpenArray:
-        """Let kernels find a file's descriptor, and return its state in this process."""
+        """Make a file's descriptor visible to kernels, and return its state in this process."""
         array = self.readers[number].bind()
         if self.bound.get(number) is not array:
             self.bound[number] = array
-            self.owners.append(array)  # another thread's kernel may still look at the former one
+            self.owners.append(array)  # another thread's kernel may still read the previous one
             self.files[number] = array.records[0, DESCRIPTORS : USED + 1]
         return array
 
     def open(self, starts: Int64Array, stops: Int64Array) -> None:
-        """Open the files of spans for kernels; what is wrong is left to the reads."""
+        """Open the files of spans for kernels; errors are left to the reads."""
         first = np.searchsorted(self.ends, starts, "right").tolist()
         last = np.searchsorted(self.ends, stops, "left").tolist()
         touched = [self.file_of[a : b + 1] for a, b in zip(first, last, strict=True)]
@@ -251,7 +251,7 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
                 values.table.open(wanted.starts + shift, wanted.stops + shift)
             is_first = False
             continue
-        # A file has changed, or there are too many to keep them open.
+        # A file has changed, or there are too many to keep open.
         values, _, target, shift = reads[number]
         assert isinstance(values, FileValues)
         start, stop, place = int(starts[span]) + shift, int(stops[span]) + shift, int(places[span])
@@ -320,7 +320,7 @@ class Column:
         return bounds[:, 0].copy(), bounds[:, 1].copy()
 
     def find_items(self, records: Int64Array) -> Items:
-        """Return the items of records; a record that is no group is one item."""
+        """Return the items of records; a record that is not a group is a single item."""
         starts, stops = self.record_spans(records)
         if self.lengths is None:
             return Items(starts, stops, np.ones(len(records), np.int64))
@@ -329,7 +329,7 @@ class Column:
         lengths = read_many([Spans(self.lengths.values, first, last)])[0].astype(np.int64)
         counts = last - first
         ends = np.cumsum(lengths)
-        # Values of all groups before each one, which its items follow.
+        # The number of values of all groups before each one, where its items start.
         before = np.append(0, ends)[np.cumsum(counts) - counts]
         firsts = ends - lengths + np.repeat(starts - before, counts)
         return Items(firsts, firsts + lengths, counts)
@@ -366,8 +366,8 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
     Parameters
     ----------
     reads
-        Spans and targets. Spans must be inside their columns and targets: callers check input of
-        users. Values of targets outside all spans are unchanged.
+        Spans and targets. Spans must be inside their columns and targets: callers check user input.
+        Values of targets outside all spans are unchanged.
 
     Raises
     ------

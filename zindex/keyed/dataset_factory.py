@@ -28,12 +28,12 @@ class DatasetFactory:
 
     @classmethod
     def register(cls, train_type: str) -> Callable[[D], D]:
-        """Return a decorator that registers a class as the dataset of another kind of training.
+        """Return a decorator that registers a class as the dataset of a new type of training.
 
         Raises
         ------
         ConfigError
-            If the name is taken, or the class is no `BaseDataset`.
+            If the name is taken, or the class is not a `BaseDataset`.
         """
 
         def add(kind: D) -> D:
@@ -112,8 +112,9 @@ class DatasetFactory:
             Whether the keys must agree in every shard; see `KeyedStore.load`.
         mode
             ``"windows"`` or ``"records"``. By default samples of ``dpo`` and ``grpo`` are records,
-            those of the others windows. Windows of ``dpo`` and ``grpo`` are those of AstrAI before
-            it had records: all keys are cut at the same positions, so pairs are misaligned.
+            and those of other types windows. Windows of ``dpo`` and ``grpo`` are those of AstrAI
+            before it had records: all keys are split at the same positions, so pairs are
+            misaligned.
         options
             ``documents``, ``tail``, ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as
             for `WindowDataset`; records take the last four.
@@ -126,7 +127,7 @@ class DatasetFactory:
         Raises
         ------
         ConfigError
-            If a setting is wrong.
+            If a setting is invalid.
         StoreNotFoundError, MissingKeyError, SourceError
             If the store is missing, lacks a key, or is damaged.
 

@@ -39,9 +39,8 @@ def keyed_loader(
         Shuffle each pass.
     tail
         How to treat a last step that is not full, see `zindex.plan.tail.Tail`: ``"drop_last"``
-        leaves it out; ``"exact"`` divides it, and ranks without samples get an empty batch, which
-        has no mean; ``"pad"`` divides it and adds samples without weight: masks of False, targets
-        of -100.
+        drops it; ``"exact"`` divides it, and ranks without samples get an empty batch, which has no
+        mean; ``"pad"`` divides it and adds samples without weight: masks of False, targets of -100.
     rank, num_ranks
         This rank, and how many share the samples; by default of ``torch.distributed``, or of
         ``torchrun``'s environment.
@@ -61,7 +60,7 @@ def keyed_loader(
     Raises
     ------
     ConfigError, PlanError
-        If a setting is wrong, or there is not one step.
+        If a setting is invalid, or there is not a single step.
     NotLoadedError
         If the dataset is not loaded.
     StateMismatchError

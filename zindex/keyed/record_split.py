@@ -1,7 +1,7 @@
 """Split the records of a store into train, valid and test.
 
-Records are split, not windows, so that no text is in two splits, as with overlapping windows. The
-split is arithmetic on record numbers, without reads.
+Records are split, not windows, so that no text occurs in two splits, as with overlapping windows.
+The split is arithmetic on record numbers, without reads.
 """
 
 import re
@@ -27,11 +27,11 @@ class RecordSplit:
 
     Notes
     -----
-    Law: the split of a record depends only on its number, the fractions and the seed. So appending
-    records changes no split of earlier ones, and two stores of the same records, such as one for
-    SFT and one for DPO, are split alike. Sizes of splits are approximate: of n records, within
-    about ``sqrt(n)`` of their fractions. Raising the fraction of the last split only moves records
-    into it.
+    Law: the split of a record depends only on its number, the fractions and the seed. Appending
+    records therefore does not change the split of earlier ones, and two stores of the same records,
+    such as one for SFT and one for DPO, are split alike. Sizes of splits are approximate: of n
+    records, within about ``sqrt(n)`` of their fractions. Raising the fraction of the last split
+    only moves records into it.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class RecordSplit:
             Shape (records,), int8: 0 for train, 1 for valid, 2 for test.
         """
         fractions = parse_and_normalize_split(self.split)
-        # In float64, the fractions before an empty split can add up to less than 1.
+        # In float64, the fractions before an empty split can sum to less than 1.
         bounds = [
             sum(fractions[:number]) if sum(fractions[number:]) else 2.0
             for number in range(1, len(fractions))
@@ -100,7 +100,7 @@ class RecordSplit:
         ConfigError
             If there is no split of that name.
         PlanError
-            If the split has no record.
+            If the split has no records.
         """
         check_choice("a split", name, SPLIT_NAMES)
         number = SPLIT_NAMES.index(name)

@@ -34,9 +34,9 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
     data_source
         The dataset; only its length and its ``fingerprint`` are used.
     start_epoch, start_iter
-        The first pass, and the samples of it that each rank has already consumed. A full pass of
-        samples means the next pass. To resume exactly, also on another number of ranks, use
-        ``load_state_dict``.
+        The first pass, and the number of its samples that each rank has already consumed. A full
+        pass of samples means the next pass. To resume exactly, also on a different number of ranks,
+        use ``load_state_dict``.
     seed
         Seed of the order.
     drop_last
@@ -44,18 +44,18 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
     shuffle
         Shuffle each pass; False keeps the order of the dataset.
     process_group
-        Source of the rank and size, if ``rank`` and ``num_ranks`` are not given.
+        Provides the rank and size if ``rank`` and ``num_ranks`` are not given.
     order
         ``"keyed"`` computes each index on demand, from the seed, the pass and the dataset's
         fingerprint, in constant memory. ``"astrai_randperm"`` is AstrAI's order, which takes 8
-        bytes for each sample.
+        bytes per sample.
     tail
         How to treat the last samples of a pass if there are fewer than ranks; see
         `zindex.plan.tail.Tail`. ``"wrap"`` gives the remaining ranks the first samples of the pass
-        again, as often as needed. ``"drop_last"`` leaves the last samples out. ``"exact"`` gives
-        every sample once, so ranks can differ by one sample (and some have none if there are fewer
-        samples than ranks): for validation without a collective in each step. ``"pad"`` is
-        accepted here for ``"wrap"``, as AstrAI has it: an index has no padding. A ``Loader`` pads
+        again, as often as needed. ``"drop_last"`` drops the last samples. ``"exact"`` gives every
+        sample once, so ranks can differ by one sample (and some have none if there are fewer
+        samples than ranks): for validation without a collective in each step. ``"pad"`` is accepted
+        as an alias of ``"wrap"``, as in AstrAI, since an index cannot be padded. A ``Loader`` pads
         with samples without weight, and has batches for all ranks in each step.
     rank, num_ranks
         This rank, and how many share the samples; by default of ``process_group``, of
@@ -69,7 +69,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
     ConfigError
         If a setting is out of range.
     PlanError
-        If the dataset is empty, or ``drop_last`` leaves no sample: every pass would be empty.
+        If the dataset is empty, or ``drop_last`` leaves no sample, so that every pass is empty.
 
     Notes
     -----
@@ -147,17 +147,17 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
             self._is_ended = True
 
     def __len__(self) -> int:
-        """Return this rank's samples of the current iteration, or else of the next one."""
+        """Return this rank's samples of the current iteration, or of the next one."""
         is_running = not self._is_ended or self._num_done < self._count(self._start)
         return self._count(self._start if is_running else self._find_next())
 
     @property
     def epoch(self) -> int:
-        """Number of the current pass, or else of the next one."""
+        """Number of the current pass, or of the next one if none is running."""
         return self._find_next() // self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of a pass; the number of the current pass changes nothing.
+        """Go to the start of a pass; setting the current pass has no effect.
 
         Parameters
         ----------
@@ -199,10 +199,9 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         Returns
         -------
         state
-            ``version``, ``fingerprint``, ``consumed_samples`` of all ranks and passes, wrapped
-            samples not counted, and ``epoch``: plain values. A pass without another step is
-            finished: ``epoch`` is then the next one, and samples that ``drop_last`` left out are
-            counted.
+            ``version``, ``fingerprint``, ``consumed_samples`` of all ranks and passes, without
+            wrapped samples, and ``epoch``: plain values. A pass without another step is finished:
+            ``epoch`` is then the next one, and samples dropped by ``drop_last`` are counted.
         """
         position = self._find_position()
         stop = self.plan.find_stop(position)
@@ -227,7 +226,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
 
     def _begin_at(self, position: int) -> None:
         """Start the next iteration at a position; the current one is no longer counted."""
-        # First position of the current (or else the next) iteration, counted over all passes.
+        # First position of the current or next iteration, counted over all passes.
         self._start = position
         # Samples of the iteration that this rank has taken.
         self._taken = 0
@@ -278,7 +277,7 @@ def find_ranks(process_group: Any, rank: int | None, num_ranks: int | None) -> t
 
 
 def _choose_tail(tail: Tail | TailName | None, drop_last: bool) -> Tail:
-    """Return the tail of an index sampler; "pad" is AstrAI's word for wrapping."""
+    """Return the tail of an index sampler; AstrAI uses "pad" for wrapping."""
     if tail is None:
         return Tail.DROP_LAST if drop_last else Tail.WRAP
     if drop_last and tail not in (Tail.DROP_LAST, "drop"):

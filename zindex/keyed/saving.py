@@ -1,6 +1,6 @@
-"""Write tensors by key to files in AstrAI's layouts, and read them back whole.
+"""Write tensors by key to files in AstrAI's layouts, and read them back completely.
 
-Stores are for training; these functions write and inspect small files.
+Use stores for training; these functions write and inspect small files.
 """
 
 import os
@@ -38,7 +38,7 @@ def save_h5(file_path: str | os.PathLike[str], file_name: str, tensor_group: Ten
     Raises
     ------
     ConfigError
-        If a record is something else, is of bfloat16, or h5py is not installed.
+        If a record is of another type or of bfloat16, or h5py is not installed.
     SourceError
         If a key, a dtype or a shape cannot be stored.
     """
@@ -67,7 +67,7 @@ def save_bin(
     Raises
     ------
     ConfigError
-        If a record is something else or of bfloat16, or ``record_keys`` names no key.
+        If a record is of another type or of bfloat16, or ``record_keys`` names no key.
     SourceError
         If a key, a dtype or a shape cannot be stored.
     """
@@ -115,7 +115,7 @@ def load_h5(file_path: str | os.PathLike[str], share_memory: bool = True) -> dic
     Raises
     ------
     StoreNotFoundError
-        If there is no such file.
+        If there are no such files.
     SourceError
         If a file is damaged.
     """
@@ -136,7 +136,7 @@ def load_h5(file_path: str | os.PathLike[str], share_memory: bool = True) -> dic
 
 
 def load_bin(file_path: str | os.PathLike[str]) -> dict[str, list[torch.Tensor]]:
-    """Map all folders of raw arrays at or below a path.
+    """Memory-map all folders of raw arrays at or below a path.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def load_bin(file_path: str | os.PathLike[str]) -> dict[str, list[torch.Tensor]]
     -------
     tensors
         One tensor per key and folder, in natural order. Writes to a tensor are private to this
-        process and do not change the file; truncating the file ends the process with SIGBUS, which
+        process and do not change the file; truncating the file kills the process with SIGBUS, which
         `MmapStore` reports as an error.
 
     Raises

@@ -24,8 +24,8 @@ class KeyedStore:
 
     Notes
     -----
-    Fetched tensors are copies: writing to them changes no file. A store pickles as the description
-    of its files, so spawned processes read the same files and copy no values.
+    Fetched tensors are copies, so writing to them does not change a file. A store is pickled as the
+    description of its files, so spawned processes read the same files without copying values.
     """
 
     #: The name of the format.
@@ -142,7 +142,7 @@ class KeyedStore:
         MissingKeyError
             If it has no such key.
         ConfigError
-            If the range is not one of the store's.
+            If the range exceeds the store.
         SourceError
             If several keys differ in length.
         """

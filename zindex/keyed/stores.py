@@ -20,7 +20,7 @@ from zindex.store.open import open_store
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, read_fields
 from zindex.store.scratch import IMPORT_KEY
 
-# Values at the start and at the end of every key of a shard that go into the fingerprint.
+# Values at the start and the end of every key of a shard that are hashed into the fingerprint.
 _NUM_SAMPLED = 512
 
 
@@ -62,16 +62,16 @@ class MmapStore(_FileStore):
     """Folders with a ``meta.json`` and one ``.bin`` file of raw values for every key.
 
     Folders are in natural order of their paths. Record bounds are known if ``meta.json`` has
-    offsets, as `save_bin` writes them with ``record_keys``.
+    offsets, which `save_bin` writes with ``record_keys``.
     """
 
     format = "bin"
 
 
 class MappedStore(MmapStore):
-    """The folders of `MmapStore`, mapped: a third faster, for files that no process truncates.
+    """Memory-mapped `MmapStore`: a third faster, for files that no process truncates.
 
-    A file that is truncated under a reader ends the process with SIGBUS.
+    Truncating a file while it is open kills the process with SIGBUS.
     """
 
     is_mapped = True
@@ -80,9 +80,9 @@ class MappedStore(MmapStore):
 class ZarrStore(KeyedStore):
     """A store of records whose fields are numbers, such as ``zindex convert`` writes of HDF5 files.
 
-    Each numeric field is a key; text fields are not. A record is a document, a pair or a group. If
-    a key has a companion ``<key>_length``, its records are groups of consecutive items with these
-    lengths. The store may be in an object store; chunks are verified on first read.
+    Each numeric field is a key; text fields are ignored. A record is a document, a pair or a group.
+    If a key has a companion ``<key>_length``, its records are groups of consecutive items with
+    these lengths. The store may be in an object store; chunks are verified on first read.
     """
 
     format = "zarr"
@@ -139,10 +139,10 @@ def _open_finished(path: Place) -> ArrayStore:
 
 
 def _identify(shards: Sequence[KeyedShard]) -> str:
-    """Return the SHA-256, in hex, of what decides the samples of some shards.
+    """Return the SHA-256, in hex, of the content that determines the samples of some shards.
 
-    Lengths and offsets go into it whole, and values at the begin and the end of every key of a
-    shard. Names and places do not, so that a copy elsewhere is the same store.
+    Includes all lengths and offsets, and the values at the start and end of every key of a shard.
+    Names and locations are excluded, so that a copy elsewhere has the same fingerprint.
     """
     described = [
         {key: _describe(array) for key, array in sorted(shard.arrays.items())} for shard in shards
@@ -151,7 +151,7 @@ def _identify(shards: Sequence[KeyedShard]) -> str:
 
 
 def _describe(array: KeyedArray) -> dict[str, Any]:
-    """Return what decides the samples of one key of a shard, as JSON values."""
+    """Return what determines the samples of one key of a shard, as JSON values."""
     digest = hashlib.sha256()
     if length := array.length:
         for start, stop in ((0, _NUM_SAMPLED), (length - _NUM_SAMPLED, length)):
@@ -216,7 +216,7 @@ class StoreFactory:
         ConfigError
             If there is no such format.
         TypeError
-            If the entry point of a package is no store class.
+            If the entry point of a package is not a store class.
         """
         if name == "jsonl":
             raise ConfigError(
@@ -242,7 +242,7 @@ class StoreFactory:
         name
             The format, as ``storage_type`` names it.
         category
-            For ``names``.
+            Category, for ``names``.
         priority
             Formats with a higher priority are listed first.
 
@@ -283,7 +283,7 @@ class StoreFactory:
 
 
 def _checked(store_type: Any, name: str) -> type[KeyedStore]:
-    """Return a store class; TypeError if it is something else."""
+    """Return a store class; TypeError if it is not one."""
     if isinstance(store_type, type) and issubclass(store_type, KeyedStore):
         return store_type
     raise TypeError(

@@ -1,8 +1,8 @@
-"""Keys and tensors of each kind of training.
+"""Keys and tensors of each type of training.
 
 Tensors of windows have the window's length. ``input_ids`` and ``position_ids`` are the values of
 the window; ``target_ids`` and ``loss_mask`` are shifted by one, because the mask says for each
-token whether it is trained as a target.
+token whether it is a target.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class TrainType:
-    """One kind of training."""
+    """One type of training."""
 
     name: str
     #: Required keys of a store.

@@ -1,4 +1,4 @@
-"""Windows of a keyed store as samples, all keys of a batch read at once into its tensors."""
+"""Windows of a keyed store as samples; all keys of a batch are read at once into its tensors."""
 
 import logging
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class WindowDataset(BaseDataset):
         Packed samples are always padded.
     options
         ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as for `BaseDataset`. A split
-        needs ``"respect"`` or ``"pack"``.
+        requires ``"respect"`` or ``"pack"``.
 
     Notes
     -----
@@ -103,7 +103,7 @@ class WindowDataset(BaseDataset):
         self._parts: list[tuple[Output, Column]] = []
 
     def get_index(self, index: int) -> tuple[int, int]:
-        """Return the bounds ``[begin, end)`` of the inputs of a window; AstrAI's name.
+        """Return the bounds ``[begin, end)`` of the inputs of a window; the name is AstrAI's.
 
         Raises
         ------
@@ -162,20 +162,20 @@ class WindowDataset(BaseDataset):
         }
 
     def _count_samples(self, store: KeyedStore) -> int:
-        # Samples with document bounds have computed positions in place of the stored ones.
+        # Samples with document bounds have computed positions instead of stored ones.
         computed = _POSITIONS if self._has_bounds else None
         outputs = [output for output in self.outputs_of(store) if output.name != computed]
         self._parts = [(output, store.column(output.key)) for output in outputs]
         keys = [output.key for output in outputs]
         store.check_lengths(keys)
-        if not self.train_type.by_record:  # the answers of a pair differ
+        if not self.train_type.by_record:  # the answers of a pair differ in length
             store.check_records(keys)
         length = min(column.length for _, column in self._parts)
         stream = np.array([0, length], np.int64)
         self._bounds = stream
         if self.documents != "ignore":
             self._bounds = _document_bounds(store, self.train_type.keys[0])
-            if self._bounds[-1] > length:  # another key is shorter, which only strict=False allows
+            if self._bounds[-1] > length:  # another key is shorter, with strict=False
                 self._bounds = np.minimum(self._bounds, length)
         bounds = self._bounds if self.documents in ("respect", "pack") else stream
         starts, stops = bounds[:-1], bounds[1:]
@@ -262,7 +262,7 @@ class WindowDataset(BaseDataset):
         return self.documents in ("mark", "pack")
 
     def _find_copies(self, spans: WindowSpans, shift: int) -> CopySpans:
-        """Return the copies that put spans at their offsets less the shift of a tensor."""
+        """Return the copies that put spans at their offsets minus the shift of a tensor."""
         width = self.window_size
         skipped = np.maximum(shift - spans.offsets, 0)
         first = np.maximum(spans.offsets - shift, 0)

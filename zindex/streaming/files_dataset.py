@@ -17,9 +17,9 @@ from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KIND
 
-#: Records of a part by default.
+#: Default number of records per part.
 PART_LENGTH = 4096
-# Most records of one batched read, and their approximate bytes.
+# Maximum records of a batched read, and their approximate bytes.
 _MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
 
 
@@ -31,9 +31,9 @@ class StoredRecords(SampleFiles):
     path
         Path or URL of the store.
     fields
-        Fields to read; None: all.
+        Fields to read; None reads all.
     part_length
-        Records of a part; the last part of each imported file may have fewer.
+        Records per part; the last part of each imported file may have fewer.
 
     Raises
     ------
@@ -42,7 +42,7 @@ class StoredRecords(SampleFiles):
     StoreNotFoundError
         If the store does not exist or is not committed.
     StoreError
-        If it is no store of records of files.
+        If it is not a store of records imported from files.
     """
 
     #: Damaged records were skipped by the import.
@@ -103,19 +103,19 @@ class FilesDataset(IterableDataset[Sample]):
     files
         Files of the raw samples.
     process_fn
-        Takes an iterator of the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of an input. It is called once for each part and must yield
-        buffered samples when its input ends. None: samples are unchanged. Its
-        ``num_skipped`` and ``fingerprint()``, if it has them, add to the dataset's.
+        Takes an iterator over the raw samples of a part and yields samples, each with the
+        ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
+        samples when its input ends. None leaves samples unchanged. Its ``num_skipped`` and
+        ``fingerprint()``, if present, are added to the dataset's.
     shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
     on_damage
         ``"error"``, or ``"skip"`` if the files skip damaged samples.
 
     Raises
     ------
     ConfigError
-        If a setting is refused.
+        If a setting is invalid.
 
     Notes
     -----
@@ -145,7 +145,7 @@ class FilesDataset(IterableDataset[Sample]):
 
     @property
     def num_skipped(self) -> int:
-        """Damaged samples, and rests of files, skipped so far in this process."""
+        """Number of damaged samples, and truncated files, skipped so far in this process."""
         return self.files.num_skipped + getattr(self.process_fn, "num_skipped", 0)
 
     def read_part(self, part: int) -> Iterator[Sample]:
@@ -175,7 +175,7 @@ class FilesDataset(IterableDataset[Sample]):
 
 
 def _processed(samples: Iterator[Sample], process_fn: ProcessFn) -> Iterator[Sample]:
-    """Yield processed samples, and check that each has its origin."""
+    """Yield processed samples, and check that each has ``__url__`` and ``__key__``."""
     for sample in process_fn(samples):
         if type(sample) is not dict or "__key__" not in sample or "__url__" not in sample:
             what = sorted(sample) if isinstance(sample, dict) else type(sample).__name__
@@ -194,11 +194,11 @@ class JsonlIterableDataset(FilesDataset):
     path
         Files, folders and brace patterns, separated by commas, or a list.
     process_fn
-        Takes an iterator of the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of an input. It is called once for each part and must yield
-        buffered samples when its input ends. None: samples are unchanged.
+        Takes an iterator over the raw samples of a part and yields samples, each with the
+        ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
+        samples when its input ends. None leaves samples unchanged.
     shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
     on_damage
         ``"error"``, or ``"skip"`` to skip damaged lines, which ``num_skipped`` counts.
     part_nbytes
@@ -207,9 +207,9 @@ class JsonlIterableDataset(FilesDataset):
     Raises
     ------
     ConfigError
-        If a setting or a scheme is refused, or a file is named twice.
+        If a setting or a scheme is not supported, or a file is named twice.
     StoreNotFoundError
-        If a file or folder is not there.
+        If a file or folder does not exist.
     SourceError
         If no file is given.
 
@@ -241,15 +241,16 @@ class MetaDistributedWebDataset(FilesDataset):
         Files, folders and brace patterns, separated by commas, or a list; may be ``""`` with
         ``include_dirs``.
     process_fn
-        Takes an iterator of the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of an input. It is called once for each part and must yield
-        buffered samples when its input ends. None: samples are unchanged.
+        Takes an iterator over the raw samples of a part and yields samples, each with the
+        ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
+        samples when its input ends. None leaves samples unchanged.
     meta_names
-        Fields of the metadata to add to samples; None: none.
+        Fields of the metadata to add to samples; None adds none.
     include_dirs
-        More folders, separated by commas; the suffix ``*n`` repeats the files of one n times.
+        Additional folders, separated by commas; the suffix ``*n`` repeats the files of a folder n
+        times.
     shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
     on_damage
         ``"error"``, or ``"skip"`` to skip damaged samples, which ``num_skipped`` counts.
     part_nbytes
@@ -258,9 +259,9 @@ class MetaDistributedWebDataset(FilesDataset):
     Raises
     ------
     ConfigError
-        If a setting or a scheme is refused, or a file is named twice.
+        If a setting or a scheme is not supported, or a file is named twice.
     StoreNotFoundError
-        If a file or folder is not there.
+        If a file or folder does not exist.
     SourceError
         If no file is given.
 
@@ -301,7 +302,7 @@ class SimpleDistributedWebDataset(MetaDistributedWebDataset):
     process_fn
         As for `MetaDistributedWebDataset`.
     seed
-        Accepted for compatibility and ignored: `MergedDataset` has the seed.
+        Accepted for compatibility and ignored: the seed is set on `MergedDataset`.
     shuffle_buffer
         As for `MetaDistributedWebDataset`.
     """
@@ -319,32 +320,32 @@ class SimpleDistributedWebDataset(MetaDistributedWebDataset):
 
 
 class RecordIterableDataset(FilesDataset):
-    """Records of an imported store, in place of the files that they were imported from.
+    """Records of an imported store, as a replacement for the files that they were imported from.
 
-    The samples and the process functions are those of `MetaDistributedWebDataset` and
+    Samples and process functions are the same as for `MetaDistributedWebDataset` and
     `JsonlIterableDataset` on those files. Seeking to a part takes constant time.
 
     Parameters
     ----------
     path
-        Path or URL of a store of ``zindex import``.
+        Path or URL of a store written by ``zindex import``.
     process_fn
         As for `JsonlIterableDataset`.
     fields
-        Fields to read; None: all.
+        Fields to read; None reads all.
     shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0: the order of the files.
+        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
     part_length
-        Records of a part.
+        Records per part.
 
     Raises
     ------
     ConfigError
-        If a setting is refused, or the store has no such field.
+        If a setting is invalid, or the store has no such field.
     StoreNotFoundError
         If the store does not exist or is not committed.
     StoreError
-        If it is no store of records.
+        If it is not a store of records.
 
     Notes
     -----

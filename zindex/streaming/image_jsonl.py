@@ -27,9 +27,9 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
     jsonl_path
         Files, folders and brace patterns, separated by commas, or a list. Lines are kept in memory.
     single_process_fn
-        Maps a record with its image to a sample; None: the record is the sample.
+        Maps a record with its image to a sample; None returns the record.
     image_folder
-        Folder of relative image paths; None: the folder of the jsonl file, which must be local.
+        Folder of relative image paths; None uses the folder of the jsonl file, which must be local.
     on_damage
         ``"error"``, or ``"skip"``: bad lines are skipped, and missing or damaged images are None;
         both are counted in ``num_skipped`` and logged once per file.
@@ -37,11 +37,11 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
     Raises
     ------
     ConfigError
-        If a setting is refused, or Pillow is missing.
+        If a setting is invalid, or Pillow is missing.
     SourceError
-        If a line is no JSON object, unless such lines are skipped; or if there is none.
+        If a line is not a JSON object, unless such lines are skipped, or if there are no lines.
     StoreNotFoundError
-        If a jsonl file is not there.
+        If a jsonl file does not exist.
 
     Notes
     -----
@@ -65,7 +65,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
         self.single_process_fn = single_process_fn
         self.damage = DamageLog("lines of JSON objects", on_damage)
         lines: list[bytes] = []
-        # By file: the folder of its images, and the records before its end.
+        # By file: the folder of its images, and the number of records up to its end.
         self._folders: list[Path] = []
         self._file_stops: list[int] = []
         for file in list_files(jsonl_path, [".jsonl"]):
@@ -74,7 +74,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
             self._file_stops.append(len(lines))
         if not lines:
             raise SourceError(f"a dataset of images must have records, {jsonl_path!r} has none")
-        # One buffer, because forked workers would copy the pages of many small objects.
+        # A single buffer, because forked workers would copy the pages of many small objects.
         self._content = b"".join(lines)
         self._stops: Int64Array = np.cumsum([len(line) for line in lines])
 
@@ -122,7 +122,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
             place = self._folders[bisect_right(self._file_stops, index)] / path
             try:
                 record["image"] = open_image(place, MAX_PIXELS)
-            except Exception as error:  # Pillow raises errors of a dozen kinds
+            except Exception as error:  # Pillow raises many types of errors
                 damage = DamageError(f"it cannot be read: {error}", 0)
                 self.damage.report(str(place), damage, "the image", what="an image")
         return record if self.single_process_fn is None else self.single_process_fn(record)

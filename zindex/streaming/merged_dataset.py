@@ -1,4 +1,4 @@
-"""Mix datasets into one stream that is shared by worker slots and resumed exactly."""
+"""Mix datasets into one stream that worker slots share and that resumes exactly."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         unique in the whole tree (a ``MergedDataset`` needs none).
     cyclic
         Whether an exhausted dataset starts its next epoch, so that the stream is infinite.
-        Otherwise each dataset gives one epoch, and the stream ends with the last of them.
+        Otherwise each dataset gives one epoch, and the stream ends with the last one.
     shuffle_unstreaming_subsets
         Order of map-style datasets: True for another permutation in each epoch, False for the
         order of the dataset, ``"cogdata_block2m"`` for cogdata's.
@@ -46,23 +46,22 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     seed
         >= 0. Every order depends on the seed, the dataset's name and the epoch.
     customized_yield_fn
-        Called with an iterator of mixed samples, it yields other samples (dicts). Every
-        ``yield_segment`` samples it is called again, and it must yield buffered samples when its
-        input ends.
+        Called with an iterator over mixed samples, it yields other samples (dicts). It is called
+        again every ``yield_segment`` samples, and must yield buffered samples when its input ends.
     mixing
         ``"exact"`` keeps the number of samples of each dataset within one of its share at all
-        times, and starts worker slots at different places of that order; ``"cogdata_mix"`` is
+        times, and starts worker slots at different positions of that order; ``"cogdata_mix"`` is
         cogdata's order.
     yield_segment
-        Samples of one call of the yield function, which resuming reads again. A resumed run keeps
-        its number until its ranks or workers change.
+        Samples per call of the yield function, which are reread on resuming. A resumed run keeps
+        this number until its ranks or workers change.
     stop_on_first
         With ``cyclic=False``: end with the first exhausted dataset.
 
     Raises
     ------
     ConfigError
-        If a dataset is of another kind, lacks a name or a percent, or shares its name.
+        If a dataset is of another type, lacks a name or a percent, or its name is not unique.
 
     Notes
     -----
@@ -142,9 +141,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
         """Set the data-parallel rank of this process.
 
-        By default it is found like in ``zindex.loader``: from ``torch.distributed`` or the
-        environment of ``torchrun``. Set it if several processes read the same data, like those of
-        a tensor-parallel group.
+        By default it is determined as in ``zindex.loader``: from ``torch.distributed`` or the
+        environment of ``torchrun``. Set it if several processes read the same data, as in a
+        tensor-parallel group.
 
         Parameters
         ----------
@@ -161,7 +160,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False
     ) -> None:
-        """Resume the next iterations from a state, also those in loader workers.
+        """Resume the next iterations from a state, also in loader workers.
 
         Parameters
         ----------
@@ -170,21 +169,21 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             ranks and loader workers is the same, or merged by `merge_states`. Empty or None starts
             from the first sample. Cogdata's orders also accept a state in cogdata's own form.
         reload_from_url_level
-            Read partly read parts again from their first sample. Needed if the samples of a part
-            have changed, for instance with another sequence length; delivered samples of these
-            parts are repeated.
+            Reread partly read parts from their first sample. Needed if the samples of a part have
+            changed, for instance with another sequence length; delivered samples of these parts are
+            repeated.
 
         Raises
         ------
         StateMismatchError
-            If the state is of other datasets.
+            If the state belongs to other datasets.
         """
         self._check_state(dataloader_states, reload_from_url_level)
         self._state = dataloader_states or None
         self._from_url_level = reload_from_url_level
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle, with the rank, which a loader worker cannot find out."""
+        """Return the state to pickle, with the rank, which a loader worker cannot determine."""
         place = self._place or find_place()
         return {**self.__dict__, "_place": None if place == (0, 1) else place}
 
@@ -223,9 +222,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         Returns
         -------
         lengths
-            ``(name, samples, required)`` of each dataset, in nested lists like the datasets.
-            Samples are the dataset's ``length``, or else its ``len()``, times ``length_multiplier``
-            and divided by ``length_divisor`` if it has these; None if unknown.
+            ``(name, samples, required)`` of each dataset, in lists nested like the datasets. The
+            number of samples is the dataset's ``length`` or ``len()``, times ``length_multiplier``
+            and divided by ``length_divisor`` if present; None if unknown.
         """
         whole = sum(dataset.percent for dataset in self.datasets)
         found: list[Any] = []

@@ -26,7 +26,7 @@ class Stream(Protocol):
 
 
 class MixedStream:
-    """Samples of several streams by the picks from a number on; exhausted ones are passed over."""
+    """Samples of several streams, chosen by picks from a number on; skips exhausted ones."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class YieldStream:
 
     Every segment is a new call of the function, which may buffer samples. The checkpoint is the
     start of the segment and the number of delivered outputs; resuming runs the segment again from
-    its start. Unfinished segments of former worker slots are run as far as their samples were read.
+    its start. Unfinished segments of earlier worker slots are rerun up to the last sample read.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class YieldStream:
         orphans = origin.orphans.get(self._path, [])[slot.index :: slot.count]
         for number in range(self._progress["orphans"], len(orphans)):
             orphan, done = orphans[number], self._progress.get("outputs", 0)
-            # An unfinished segment of an older origin is run as far as its inputs were read.
+            # An unfinished segment of an older origin is run up to its last input that was read.
             older = StreamOrigin.from_json(origin.older[orphan["origin"]])
             start = StreamStart(WorkerSlot(**orphan["lane"]), older, orphan["start"])
             source = self._open_source(start)

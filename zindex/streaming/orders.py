@@ -23,7 +23,7 @@ T = TypeVar("T")
 _MAX_SORTED = 1 << 16
 # Positions of a block in cogdata's order; all blocks have the same permutation.
 COGDATA_BLOCK = 2_000_000
-_BLOCK = 512  # places of a buffer that are drawn at a time
+_BLOCK = 512  # positions of a buffer that are drawn at a time
 
 
 def keyed_order(
@@ -64,7 +64,7 @@ def block_order(
 ) -> Int64Array:
     """Return the indices at positions of an epoch, in cogdata's order of map-style datasets.
 
-    Every block has the same permutation; the last, shorter block that permutation without the
+    Every block has the same permutation; the last, shorter block uses that permutation without the
     indices beyond its end.
 
     Parameters
@@ -236,9 +236,9 @@ def exact_order(weights: Sequence[int]) -> Iterator[int]:
 
 
 class ExactMixing:
-    """The default order: `exact_order`, started at another place by each worker slot.
+    """The default order: `exact_order`, started at a different position by each worker slot.
 
-    With one start for all, all worker slots would pick a rare source in the same step.
+    With a common start, all worker slots would pick a rare source in the same step.
     """
 
     def __init__(self, percents: Sequence[float]) -> None:

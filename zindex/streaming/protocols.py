@@ -12,15 +12,15 @@ class PartitionedDataset(Protocol):
     """A source of independent parts, each of which one loader worker reads sequentially.
 
     Parts must be deterministic: a part gives the same samples in the same order for any rank and
-    loader worker. Exact resuming requires nothing else. The reader adds fields to the samples, so
-    a source that caches samples must yield copies.
+    loader worker. Exact resuming requires nothing else. The reader adds fields to samples, so a
+    source that caches samples must yield copies.
     """
 
     #: Parts of one epoch.
     num_parts: int
-    #: Size of the shuffle buffer for the samples of a part; 0 or 1: none.
+    #: Size of the shuffle buffer for the samples of a part; 0 or 1 disables it.
     shuffle_buffer: int
-    #: Damaged samples and files skipped in this process so far. A source that never skips any may
+    #: Damaged samples and files skipped so far in this process. A source that never skips any may
     #: declare ``may_skip = False``.
     num_skipped: int
 
@@ -29,7 +29,7 @@ class PartitionedDataset(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Return the identity of the content, which states of this source are valid for."""
+        """Return the identity of the content; states are valid only for the same identity."""
         ...
 
 
@@ -60,9 +60,9 @@ def is_mixture(dataset: Any) -> bool:
 
 
 def find_fault(dataset: Any) -> tuple[str, str] | None:
-    """Return the attribute that a dataset of a mixture lacks, and what it must be; None: neither.
+    """Return the attribute that a dataset of a mixture lacks and its requirement, or None.
 
-    It needs a percent, and a name for the keys of states unless it is a mixture itself.
+    A dataset needs a percent and, unless it is a mixture itself, a name for the keys of states.
     """
     percent: Any = getattr(dataset, "percent", None)
     is_number = isinstance(percent, int | float) and not isinstance(percent, bool)

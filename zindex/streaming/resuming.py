@@ -26,12 +26,12 @@ def resume(
     slot
         The worker slot.
     include_all
-        Whether it reports the worker slots of other ranks too, because no rank keeps their state.
+        Whether it also reports the worker slots of other ranks, because no rank keeps their state.
 
     Raises
     ------
     StateMismatchError
-        If it is the state of another rank, or of one rank of another number of ranks.
+        If it is the state of another rank, or of a single rank out of a different number of ranks.
     """
     if not loaded.fits(slot.num_ranks, slot.num_slots):
         return worker_slots.StreamStart(slot, find_origin(loaded), {}), {}
@@ -42,7 +42,7 @@ def resume(
             f"{loaded.own[0]}; save gather_states(state), or merge_states of all"
         )
     if rank in loaded.turns:
-        # The loader asks its worker 0 first, which takes over the slot that was next in turn.
+        # The loader asks worker 0 first, so it takes over the slot that was next in turn.
         slot = replace(slot, slot=(slot.slot + loaded.turns[rank] + 1) % slot.num_slots)
     resumed = {
         f"{name} @{number}/{slot.count}": [loaded.origin.id, value]
@@ -50,14 +50,14 @@ def resume(
         if include_all or number // slot.num_slots == rank
         for name, value in entries.items()
     }
-    # Whether the other ranks have loaded a state too, and so have one to merge.
+    # Whether the other ranks have also loaded a state, and can therefore merge theirs.
     from_all = loaded.own is None and slot.num_ranks > 1 and not include_all
     begin = {f"resumed @{rank}/{slot.num_ranks}": [loaded.origin.id, resumed, from_all]}
     return worker_slots.StreamStart(slot, loaded.origin, loaded.entries.get(slot.index, {})), begin
 
 
 def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedState:
-    """Return a state from which partly read parts are read again from their first sample.
+    """Return a state from which partly read parts are reread from their first sample.
 
     It has a new origin, so that entries of the given state are invalid.
 
@@ -98,7 +98,7 @@ def _rewind(entries: worker_slots.Entries) -> worker_slots.Entries:
 
 
 def attach_start(samples: Iterator[Sample], begin: State) -> Iterator[Sample]:
-    """Return the samples of a worker slot, the first of which reports the slot's start."""
+    """Return the samples of a worker slot, the first of which reports where the slot started."""
 
     def attach(sample: Sample) -> Sample:
         head, changed, _ = sample["__state__"]
@@ -118,10 +118,10 @@ def name_states(samples: Iterable[Sample]) -> Iterator[Sample]:
 def reshard_states(
     states: State | list[State], dataset: Any, new_dpsize: int, new_num_workers: int
 ) -> State:
-    """Return a state from which another number of ranks and loader workers resumes.
+    """Return a state from which a different number of ranks and loader workers can resume.
 
-    Only the order ``cogdata_urlbuffer`` needs it: partly read files are read again from their
-    start. All other orders resume exactly from the merged state itself.
+    Only the order ``cogdata_urlbuffer`` needs it: partly read files are reread from their start.
+    All other orders resume exactly from the merged state itself.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def find_origin(
 def _follow(
     old: worker_slots.StreamOrigin, reason: str = "", **changes: Any
 ) -> worker_slots.StreamOrigin:
-    """Return the origin after another one, with an id by its content and the reason for it."""
+    """Return the successor of an origin, with a reason and an id derived from its content."""
     origin = replace(old, id=reason, ancestors=(*old.ancestors, old.id), **changes)
     return replace(origin, id=digest(origin.to_json()))
 
@@ -245,7 +245,7 @@ def _find_orphans(
 def _find_older(
     orphans: Mapping[str, list[dict[str, Any]]], known: Mapping[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the origins of segments, reduced to the needs of their source streams.
+    """Return the origins of segments, reduced to what their source streams need.
 
     Complete origins would contain their predecessors recursively.
     """
@@ -288,7 +288,7 @@ def read_cogdata_state(
     -------
     entries
         Map-style sources resume after the last item. The delivered samples of a partly read file
-        are unknown: it is read again, like in cogdata with ``reload_from_url_level``.
+        are unknown, so it is reread, as in cogdata with ``reload_from_url_level``.
 
     Raises
     ------

@@ -18,7 +18,7 @@ class SourceProgress:
     name: str
     #: Units of an epoch: ``"parts"``, ``"files"`` or ``"items"``.
     kind: str
-    #: Epochs that were started, and that were delivered completely.
+    #: Epochs that were started, and epochs that were delivered completely.
     epochs_begun: int
     epochs_finished: int
     #: Units of an epoch, and finished units of the first unfinished epoch.
@@ -27,7 +27,7 @@ class SourceProgress:
     #: Partly read units, and their delivered samples.
     num_begun: int
     num_delivered: int
-    #: Damaged samples, or rests of files, that were skipped.
+    #: Number of damaged samples, and truncated files, that were skipped.
     num_skipped: int
 
     @property
@@ -40,7 +40,7 @@ class SourceProgress:
 
     @property
     def most_epochs(self) -> float:
-        """The same with partly read units counted as finished: an upper bound."""
+        """The same, counting partly read units as finished: an upper bound."""
         return self.num_epochs + self.num_begun / max(1, self.num_items)
 
 
@@ -78,8 +78,8 @@ def progress(dataset: MergedDataset, state: State) -> StreamProgress:
     dataset
         The `MergedDataset` of the run.
     state
-        The state of all ranks, as `merge_states` or `gather_states` gives it; ``{}`` before the
-        first sample.
+        The state of all ranks, from `merge_states` or `gather_states`; ``{}`` before the first
+        sample.
 
     Raises
     ------
@@ -88,8 +88,8 @@ def progress(dataset: MergedDataset, state: State) -> StreamProgress:
 
     Notes
     -----
-    A part whose last sample was delivered counts as finished with the next sample of its reader.
-    With a ``customized_yield_fn``, inputs of the delivered outputs are counted.
+    A part whose last sample was delivered counts as finished once its reader delivers the next
+    sample. With a ``customized_yield_fn``, inputs of the delivered outputs are counted.
     """
     sources = dataset.sources()
     loaded = LoadedState(StreamOrigin("", {}), {}, 1, 1, {}, None)
@@ -134,7 +134,7 @@ def _count_items(unread: UnreadPartitions, size: int) -> _Counts:
 
 
 def _count_files(owns: list[int], cursors: list[Cursor]) -> _Counts:
-    """Return the finished and partly read files of a source whose worker slots have their own.
+    """Return the finished and partly read files of a source that worker slots do not share.
 
     Each worker slot counts its own epochs; the first unfinished one is that of the slowest slot.
     """

@@ -32,12 +32,12 @@ def open_run_split(
     Raises
     ------
     ConfigError
-        If the run has no such split, or several datasets for it and no blend; or neither a
+        If the run has no such split, or several datasets for it and no blend, or if neither a
         tokenizer nor both numbers are given.
     StoreNotFoundError
         If the run is not built.
     """
-    # Imported lazily: the planning of runs is large and seldom needed.
+    # Imported lazily, because the planning of runs is large and seldom needed.
     from zindex.config import as_config
     from zindex.datasets.run_datasets import open_run
     from zindex.indexing.run_plan import plan_run

@@ -16,13 +16,13 @@ from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
-# Number of the part or file, its samples, their labels, how many of them were delivered before,
+# Number of the part or file, its samples, their labels, how many of them were already delivered,
 # and the number of parts or files that the worker slot reads.
 _Item = tuple[int, Iterator[Sample], Sample, int, int]
 
 
 class SourceStream:
-    """Base of the three kinds of streams: the cursor of a worker slot in a source.
+    """Base class of the three kinds of streams: the cursor of a worker slot in a source.
 
     The cursor holds the number of finished items of the worker slot, of samples delivered of the
     next item, and of damaged samples skipped.
@@ -45,7 +45,7 @@ class SourceStream:
             "__workerid__": self.slot.worker,
             "__seed__": seed,
             "__epoch__": epoch,
-            # Reserved here, so that a dict grows once.
+            # Reserved here, so that a dict grows only once.
             "__state__": None,
         }
 
@@ -61,7 +61,7 @@ class _ReadStream(SourceStream):
             return
         key, head = self.source.key, self._head
         dataset, empty = self.source.dataset, set[int]()
-        # Reading num_skipped after every sample takes a twentieth of the time of a short line.
+        # Reading num_skipped after every sample would take a twentieth of the time of a short line.
         may_skip = getattr(dataset, "may_skip", True)
         finished, start, skipped = self.changed[key]
         while (item := self._item(finished)) is not None:
@@ -70,7 +70,7 @@ class _ReadStream(SourceStream):
             try:
                 for delivered, _ in islice(numbered, max(start, begun)):  # noqa: B007
                     pass
-                # Samples that this process has skipped in other parts, or skips here again.
+                # Samples that this process has skipped in other parts, or skips again here.
                 other = dataset.num_skipped - skipped
                 for delivered, sample in numbered:
                     if delivered == 1 and not {"__url__", "__key__"} <= sample.keys():
@@ -106,7 +106,7 @@ class _ReadStream(SourceStream):
 
 
 class PartStream(_ReadStream):
-    """Parts in a keyed order; the worker slots together read each once per epoch."""
+    """Parts in a keyed order; together the worker slots read each part once per epoch."""
 
     def _item(self, finished: int) -> _Item | None:
         source = self.source
@@ -127,13 +127,13 @@ class PartStream(_ReadStream):
             )
         else:
             samples = source.dataset.read_part(part)
-            # In the order of the files, a worker slot reads every k-th part only.
+            # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
         return part, samples, self._labels(source.seed, epoch), begun, num_items
 
 
 class UrlStream(_ReadStream):
-    """Whole files as cogdata shares them: by stride, in order, repeated if they are few."""
+    """Whole files as cogdata distributes them: by stride, in order, repeated if they are few."""
 
     def _item(self, finished: int) -> _Item | None:
         dataset, slot = self.source.dataset, self.slot
@@ -154,7 +154,7 @@ class UrlStream(_ReadStream):
 
 
 def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:
-    """Return the files of a worker slot, as cogdata shares them.
+    """Return the files of a worker slot, as cogdata distributes them.
 
     Examples
     --------

@@ -49,7 +49,7 @@ class StreamSource:
         return int(self.dataset.num_parts) if self.is_partitioned else len(self.dataset)
 
     def check(self) -> "StreamSource":
-        """Return this source if it can be read.
+        """Return this source after checking that it can be read.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class StreamSource:
 
     @property
     def num_skipped(self) -> int:
-        """Damaged samples, or rests of files, skipped so far in this process."""
+        """Damaged samples, and truncated files, skipped so far in this process."""
         return int(self.dataset.num_skipped) if self.is_partitioned else 0
 
     def read(self, numbers: list[int]) -> Iterator[Any]:
@@ -130,7 +130,7 @@ def read_items(dataset: Any, name: str, indices: list[int]) -> Iterator[Any]:
 
 
 def known_length(dataset: Any) -> int | None:
-    """Return the declared number of samples of a source, or None if it declares none.
+    """Return the declared number of samples of a source, or None without a declaration.
 
     It is ``length`` or ``len()``, times ``length_multiplier`` and divided by ``length_divisor``.
     """

@@ -1,10 +1,10 @@
-"""Checkpoints of streams, which samples carry, and their merge over all ranks.
+"""Checkpoints of streams, which are delivered with samples, and their merge over all ranks.
 
-A state is a flat dict of JSON values. Each sample carries the entries that it changed. A trainer
+A state is a flat dict of JSON values. Each sample carries the entries that it changed, so a trainer
 that updates one dict with ``to_state`` of every batch always has the checkpoint of all trained
-batches, independent of prefetched ones. The entry of worker slot I of N is named
-``"leaf NAME @I/N"`` for a source, ``"mix PATH @I/N"`` or ``"yield PATH @I/N"``; ``"origin"`` is the
-start of all worker slots.
+batches, independent of prefetched ones. The entry of worker slot I of N is named ``"leaf NAME
+@I/N"`` for a source, ``"mix PATH @I/N"`` or ``"yield PATH @I/N"``; ``"origin"`` is the start of all
+worker slots.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -29,8 +29,8 @@ def to_state(sample: Any, *, form: str = "zindex") -> State:
         A sample of a ``MergedDataset``, a list of them as ``mixed_collate`` gives it, or a dict
         whose values a collate function stacked, with ``__state__`` as a list.
     form
-        ``"cogdata"`` gives cogdata's own form, ``{(name, rank, worker): (seed, url, key)}`` or
-        ``(seed, index)``, which is no JSON and valid for one number of ranks and workers only.
+        ``"cogdata"`` returns cogdata's own form, ``{(name, rank, worker): (seed, url, key)}`` or
+        ``(seed, index)``, which is not JSON and valid for one number of ranks and workers only.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def merge_states(states: Iterable[State]) -> State:
     Parameters
     ----------
     states
-        One of every rank. For a rank without samples so far, the state that it loaded, or ``{}``.
+        One state per rank. For a rank without samples so far, the state that it loaded, or ``{}``.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def merge_states(states: Iterable[State]) -> State:
             "one dict, the loaded one, and update that"
         )
     merged: State = {}
-    # The entries of other ranks are those that a rank has loaded, so its own ones come last.
+    # Entries of other ranks are those that a rank has loaded, so its own ones are added last.
     for state in [*given, *map(_own_entries, owned)]:
         merged.update(state)
     merged.pop("own", None)
@@ -221,7 +221,7 @@ class LoadedState:
         return not self.entries or (self.num_ranks, self.num_slots) == (num_ranks, num_slots)
 
     def check_names(self, names: Collection[str]) -> None:
-        """Refuse a state of other datasets."""
+        """Raise if the state belongs to other datasets."""
         if sorted(names) != sorted(self.origin.identities):
             raise StateMismatchError(
                 f"a state must be of the datasets {sorted(names)}, got one of "
@@ -229,7 +229,7 @@ class LoadedState:
             )
 
     def check_all_ranks(self, what: str) -> None:
-        """Refuse a state of one rank of several for something that needs all."""
+        """Raise if this is the state of a single rank and all ranks are needed."""
         if self.own is not None and self.own[1] > 1:
             raise StateMismatchError(
                 f"{what} needs the states of all {self.own[1]} ranks, got that of rank "

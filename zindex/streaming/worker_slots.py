@@ -1,4 +1,4 @@
-"""Worker slots, which share the samples of a stream, and the partitions that they have not read.
+"""Worker slots, which share the samples of a stream, and their unread partitions.
 
 The parts of all epochs are numbered in one sequence: part ``p`` of epoch ``e`` is
 ``e * num_parts + p``.
@@ -45,13 +45,13 @@ class UnreadPartitions:
     begun: tuple[tuple[int, int], ...] = ()
 
     def item(self, number: int) -> tuple[int, int]:
-        """Return the part at a place of the order, and how many of its samples were delivered."""
+        """Return the part at a position of the order, and its number of delivered samples."""
         if number < len(self.begun):
             return self.begun[number]
         return int(self.items(np.array([number]))[0]), 0
 
     def items(self, numbers: Int64Array) -> Int64Array:
-        """Return the parts at places of the order.
+        """Return the parts at positions of the order.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class UnreadPartitions:
 
     @cached_property
     def _gaps(self) -> tuple[Int64Array, Int64Array]:
-        """The free parts before each taken range, and the taken ones before each free range."""
+        """Free parts before each taken range, and taken parts before each free range."""
         ranges = _unite([*self.ahead, *((part, part + 1) for part, _ in self.begun)])
         taken = [(max(start, self.low), stop) for start, stop in ranges if stop > self.low]
         lengths = list(accumulate((stop - start for start, stop in taken), initial=0))
@@ -91,7 +91,7 @@ class UnreadPartitions:
         finished = [cursor[0] for cursor in cursors]
         least = min(finished)
         num_first = least * num_worker_slots
-        # Places [0, num_first) are finished, and a few after them.
+        # Positions [0, num_first) are finished, and a few after them.
         places = [
             slot + num_worker_slots * turn
             for slot, count in enumerate(finished)
@@ -141,7 +141,7 @@ class WorkerSlot:
 
     rank: int = 0
     num_ranks: int = 1
-    #: Place of the loader worker in the turns of its rank's loader.
+    #: Position of the loader worker in the turns of its rank's loader.
     slot: int = 0
     num_slots: int = 1
     #: Number of the loader worker in torch.
@@ -202,7 +202,7 @@ class StreamOrigin:
 
 @dataclass(frozen=True)
 class StreamStart:
-    """Where a worker slot starts to read: its origin, and its entries since then."""
+    """Where a worker slot starts reading: its origin, and its entries since then."""
 
     slot: WorkerSlot
     origin: StreamOrigin

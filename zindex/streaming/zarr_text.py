@@ -24,7 +24,7 @@ Documents = Literal["joined", "apart"]
 class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """All windows of one length over the tokens of a Zarr corpus, in order.
 
-    It pickles as its path and settings, and reads a batch at once.
+    It is pickled as its path and settings, and reads batches at once.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     sequence_length
         Tokens per window.
     overlap
-        1: a window begins with the last label of the previous one, so that every token except the
-        first is a label once. 0: windows are disjoint, and their first tokens are no labels.
+        1: a window starts with the last label of the previous one, so that every token except the
+        first is a label once. 0: windows are disjoint, and their first tokens are not labels.
     documents
-        ``"joined"``: windows cross document boundaries. ``"apart"``: each has tokens of one
-        document, whose last window is padded or dropped. Their bounds are computed at first use, in
-        16 bytes of memory per document.
+        ``"joined"``: windows cross document boundaries. ``"apart"``: each window has tokens of one
+        document, and the last window of a document is padded or dropped. Document bounds are
+        computed on first use, in 16 bytes of memory per document.
     tail
         ``"pad"`` pads the last window, with weight 0 in the loss; ``"drop_last"`` (or ``"drop"``)
         drops it; see `zindex.plan.tail.Tail`.
@@ -55,7 +55,7 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     Notes
     -----
     Samples have ``tokens`` and ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids``
-    (int64), all of shape (sequence_length,). A single remaining token has no label, so it gives no
+    (int64), all of shape (sequence_length,). A single remaining token has no label and gives no
     window.
     """
 
@@ -107,7 +107,7 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
     @cached_property
     def _windows(self) -> tuple[Int64Array, Int64Array]:
-        """Start of each document, and the number of windows before it; both with the end."""
+        """Start of each document, and the number of windows before it; both include the end."""
         if self.documents == "joined":
             bounds = np.array([0, self.num_tokens])
         else:

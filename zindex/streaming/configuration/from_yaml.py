@@ -49,25 +49,25 @@ def instantiate_from_yaml(
     dynamic_objs
         Objects of ``${dynamic_objs:name}``, which must be a whole value.
     targets
-        Further objects that a ``target`` may name, besides those of `zindex.streaming` and of
+        Additional objects that a ``target`` may name, besides those of `zindex.streaming` and of
         `zindex.streaming.configuration.registry.register`.
     allow_imports
         Modules and packages, such as ``"mypackage.data"``, whose definitions files may name, such
         as ``mypackage.data.readers.MyReader``.
     include_folders
-        Folders of files that may be included, besides the folder of the first file.
+        Folders whose files may be included, besides the folder of the first file.
 
     Returns
     -------
     made
-        The object. It pickles if its parts do.
+        The object. It can be pickled if its parts can.
 
     Raises
     ------
     ConfigError
-        If a file is missing, too large or invalid; the message has file, line and column. Errors
-        of a target's call are raised unchanged, with the place in their message if they are
-        zindex's, else in a note.
+        If a file is missing, too large or invalid; the message has file, line and column. Errors of
+        a target's call are raised unchanged, with the position added to their message if they are
+        zindex's, otherwise to their notes.
     """
     planner = Planner(variables, dynamic_objs, Targets(targets, allow_imports), include_folders)
     plan = planner.plan_file(config_path)
@@ -103,7 +103,7 @@ def _check_call(target: Target, params: Mapping[str, Entry]) -> None:
         )
     try:
         signature = inspect.signature(target.value)
-    except (ValueError, TypeError):  # some classes written in C have none
+    except (ValueError, TypeError):  # some classes written in C have no signature
         return
     kinds = signature.parameters.values()
     named = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
@@ -123,7 +123,7 @@ def _check_call(target: Target, params: Mapping[str, Entry]) -> None:
 
 
 def _check_functions(params: Mapping[str, Entry]) -> None:
-    """Refuse a class where an instance is meant."""
+    """Raise if a class is given instead of an instance."""
     for name in _FUNCTIONS & params.keys():
         plan = params[name].plan
         if not isinstance(plan, Call) or plan.params is not None:
@@ -177,14 +177,14 @@ def _set_attribute(value: Any, name: str, entry: Entry, content: Any) -> None:
 
 
 _ATTRIBUTES = ("name", "percent", "length", "length_multiplier", "length_divisor")
-# Similarity of a misspelled word: ``lenght`` is above it, ``length_of`` is below.
+# Similarity threshold for misspellings: ``lenght`` is above it, ``length_of`` is below.
 _LIKE = 0.82
 
 
 def _list_children(call: Call) -> dict[int, Call]:
-    """Return the datasets that the files give to a call of MergedDataset, by their numbers."""
+    """Return the datasets that the files pass to a call of MergedDataset, by their numbers."""
     made, entry = call.target.value, (call.params or {}).get("datasets")
-    # No import: if its module is not loaded, no target can be the class.
+    # No import is needed: if its module is not loaded, no target can be the class.
     module: Any = sys.modules.get("zindex.streaming.merged_dataset")
     if module is None or not isinstance(made, type) or not issubclass(made, module.MergedDataset):
         return {}
@@ -193,7 +193,7 @@ def _list_children(call: Call) -> dict[int, Call]:
 
 
 def _check_spelling(child: Call) -> None:
-    """Refuse an attribute of a dataset that is probably a misspelled attribute of mixtures."""
+    """Raise if an attribute of a dataset is probably a misspelled attribute of mixtures."""
     missing = [known for known in _ATTRIBUTES if known not in child.attributes]
     for key, entry in child.attributes.items():
         if key in _ATTRIBUTES or hasattr(child.target.value, key):
@@ -231,6 +231,6 @@ def _check_children(children: Mapping[int, Call], params: Mapping[str, Any]) -> 
 
 
 def _place_of(child: Call, attribute: str) -> Place:
-    """Return the place of an attribute, or of the target without it."""
+    """Return the position of an attribute, or of the target if it is missing."""
     entry = child.attributes.get(attribute)
     return child.target.place if entry is None else entry.place

@@ -1,4 +1,4 @@
-"""Resolve ``target`` names of YAML files: a closed list, and objects that the program adds."""
+"""Resolve ``target`` names of YAML files: a closed list, and objects registered by the program."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from zindex.streaming.configuration.yaml_tree import Place
 MadeT = TypeVar("MadeT", bound=Callable[..., Any])
 
 _PACKAGE = "zindex.streaming"
-# Modules of cogdata that define the names; files may use its package or these modules.
+# Modules of cogdata that define the names; files may name its package or these modules.
 _UPSTREAM = {
     "ImageJsonlDataset": "image_jsonl_dataset",
     "ImageJsonlProcessFnBuilder": "processfns",
@@ -39,14 +39,14 @@ _BUILT_IN = (
     | {f"cogdata.streaming.{name}": name for name in _UPSTREAM}
     | {f"cogdata.streaming.{module}.{name}": name for name, module in _UPSTREAM.items()}
 )
-# One or more public names; a name that begins with an underscore is none of these.
+# One or more public names; names with a leading underscore do not match.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*", re.ASCII)
 
 _registered: dict[str, Any] = {}
 
 
 def register(name: str) -> Callable[[MadeT], MadeT]:
-    """Return a decorator that lets YAML files of this process name a class or a function.
+    """Return a decorator that registers a class or a function for YAML files of this process.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def register(name: str) -> Callable[[MadeT], MadeT]:
     Raises
     ------
     ConfigError
-        If the name has another form, belongs to zindex or cogdata, or names another object already.
+        If the name has another form, belongs to zindex or cogdata, or is already registered.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class Target:
 
     @contextmanager
     def placed(self) -> Iterator[None]:
-        """Add the place of the target to errors."""
+        """Add the position of the target to errors."""
         try:
             yield
         except Exception as error:
@@ -133,7 +133,7 @@ class Targets:
     Parameters
     ----------
     targets
-        Further objects by name, which take precedence.
+        Additional objects by name, which take precedence.
     allow_imports
         Modules and packages whose public objects files may name.
 
@@ -199,7 +199,7 @@ class Targets:
                 f"{suggest(attribute, [name for name in names if name[0] != '_'])}; check the name"
             )
         value = names[attribute]
-        # Allowing a module does not allow its own imports, such as os.system.
+        # Allowing a module does not allow the modules that it imports, such as os.system.
         home = getattr(value, "__module__", None)
         listed = attribute in names.get("__all__", ())
         if isinstance(value, ModuleType) or not (listed or self._allows(str(home))):

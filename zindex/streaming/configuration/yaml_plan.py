@@ -48,7 +48,7 @@ class Call:
     """A call of a target with keyword arguments, and attributes for its result."""
 
     target: Target
-    #: None: no call, but the object of the target itself.
+    #: None: not a call, but the target object itself.
     params: dict[str, Entry] | None
     attributes: dict[str, Entry]
 
@@ -69,7 +69,7 @@ class Planner:
     targets
         Allowed targets.
     include_folders
-        Folders of files that may be included, besides that of the first file.
+        Folders whose files may be included, besides that of the first file.
 
     Raises
     ------
@@ -134,7 +134,7 @@ class Planner:
         return plan
 
     def _plan_mapping(self, tree: Tree) -> Plan:
-        """Return the plan of a mapping: of a call, of an included file, or plain."""
+        """Return the plan of a mapping: of a call, of an included file, or a plain one."""
         items: dict[Any, Tree] = tree.value
         if "include" in items:
             return self._plan_include(tree)

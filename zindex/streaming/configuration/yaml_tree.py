@@ -1,7 +1,7 @@
-"""Parse a YAML file into a tree of plain values with their places, within bounds.
+"""Parse a YAML file into a tree of plain values with their positions, within limits.
 
-Values are null, booleans, numbers, texts, lists and mappings; other tags are refused. Aliases share
-a tree, so a small file can expand to a large one: call `check_bounds` while following them.
+Values are null, booleans, numbers, texts, lists and mappings; other tags are rejected. Aliases
+share a tree, so a small file can expand to a large one: call `check_bounds` while following them.
 """
 
 import re
@@ -190,7 +190,7 @@ class _Loader(BoundedLoader):
 
 
 def check_characters(text: str, what: str, where: Place) -> None:
-    """Refuse invisible characters, which make different texts look the same."""
+    """Reject invisible characters, which make different texts look the same."""
     for character in text:
         if unicodedata.category(character) in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}:
             raise where.error(

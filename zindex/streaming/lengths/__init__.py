@@ -1,1 +1,1 @@
-"""Count the lengths of streamed samples, and advise on weights and sequence lengths."""
+"""Count the lengths of streamed samples, and recommend weights and sequence lengths."""

@@ -1,4 +1,4 @@
-"""Advise on the weights and parts of the sources of a run, and on its sequence length."""
+"""Recommend weights and parts of the sources of a run, and a sequence length."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,22 +21,22 @@ from zindex.streaming.lengths.length_histogram import LengthHistogram, count_seq
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
 from zindex.streaming.sources import StreamSource
 
-#: Epochs after which further repetition adds little.
+#: Number of epochs after which further repetition adds little.
 MAX_EPOCHS = 4.0
 # Samples that are packed to measure a sequence length.
 _NUM_PACKED = 1 << 15
-# Most samples of a packed sequence.
+# Maximum samples of a packed sequence.
 _MAX_DOCUMENTS = 1 << 10
-# An advised sequence length truncates at most this share of the tokens.
+# A recommended sequence length truncates at most this share of the tokens.
 _MAX_TRUNCATED = 0.01
 _MAX_CANDIDATES = 8
 _MAX_SEQUENCE_LENGTH = 1 << 20
-_NUM_LISTED = 8  # sources that a sentence names
+_NUM_LISTED = 8  # sources named in one sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One sentence of advice, and its numbers."""
+    """A recommendation as one sentence, and its numbers."""
 
     #: ``"repeats"``, ``"unfinished"``, ``"weights"``, ``"sequence_length"``, ``"lanes"``,
     #: ``"estimate"``, ``"damage"``, ``"empty"`` or ``"unit"``.
@@ -52,28 +52,28 @@ class SequenceLength:
     """Padding and truncation of the samples of a run at one sequence length."""
 
     sequence_length: int
-    #: With one sample per sequence, long ones truncated: share of places that is padding, and share
-    #: of tokens that is truncated.
+    #: With one sample per sequence and long ones truncated: the share of positions that is padding,
+    #: and the share of tokens that is truncated.
     padding: float
     truncated: float
-    #: With packing, long samples split: share of places that is padding, and share of samples that
-    #: is split. Nothing is truncated.
+    #: With packing and long samples split: the share of positions that is padding, and the share of
+    #: samples that is split. Nothing is truncated.
     packed_padding: float
     split: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunAdvice:
-    """The draws of a run, and advice on its sources.
+    """The draws of a run, and recommendations for its sources.
 
     Shares are fractions of all samples; the share of a nested dataset is the sum of its sources.
     """
 
     #: Empty without the size of the run.
     draws: tuple[SourceDraws, ...]
-    #: Source -> share by which all sources have equally many epochs.
+    #: Source -> share with which all sources have the same number of epochs.
     proportional: dict[str, float]
-    #: Source -> share closest to the given one by which no source repeats too often; None without
+    #: Source -> share closest to the given one with which no source repeats too often; None without
     #: the size of the run, or if impossible.
     limited: dict[str, float] | None
     #: Empty if lengths have several units.
@@ -84,7 +84,7 @@ class RunAdvice:
         return iter(self.advice)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the advice as JSON values."""
+        """Return the recommendations as JSON values."""
         return asdict(self)
 
 
@@ -99,7 +99,7 @@ def advise(
     sequence_lengths: Sequence[int] | None = None,
     max_epochs: float = MAX_EPOCHS,
 ) -> RunAdvice:
-    """Return advice on weights, parts and sequence lengths, as sentences with numbers.
+    """Recommend weights, parts and sequence lengths, as sentences with numbers.
 
     Parameters
     ----------
@@ -108,13 +108,13 @@ def advise(
     dataset
         The `MergedDataset`, or one source.
     num_samples, num_tokens
-        Size of the run, one of both as for `epochs_of`; without it there is no advice on repeats.
+        Size of the run, one of the two as for `epochs_of`; without it repetitions are not checked.
     num_ranks, num_workers
         Data-parallel ranks, and loader workers of each.
     sequence_lengths
         Candidates, in the unit of the lengths; powers of two if None.
     max_epochs
-        Most epochs of one source.
+        Maximum epochs of one source.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _advise_draws(
 def _limit_repeats(
     lengths: Lengths, draws: Sequence[SourceDraws], shares: dict[str, float], max_epochs: float
 ) -> dict[str, float] | None:
-    """Return the shares by which no source repeats too often, if there are any."""
+    """Return the shares with which no source repeats too often, if possible."""
     total = sum(drawn.num_samples for drawn in draws)
     at_most = [max_epochs * source.num_samples for source in lengths]
     if not 0 < total <= sum(at_most):
@@ -189,7 +189,7 @@ def _limit_repeats(
 
 
 def _advise_weights(lengths: Lengths, run: RunAdvice, max_epochs: float) -> Iterator[Advice]:
-    """Report the shares by which no source repeats too often, and those of equal epochs."""
+    """Report the shares with which no source repeats too often, and those of equal epochs."""
     num_available = sum(source.num_samples for source in lengths)
     total = sum(drawn.num_samples for drawn in run.draws)
     if not total:
@@ -276,7 +276,7 @@ def _candidates(mixed: Int64Array) -> list[int]:
 
 
 def _advise_length(lengths: Lengths, rows: Sequence[SequenceLength]) -> Iterator[Advice]:
-    """Advise the shortest sequence length that truncates little."""
+    """Recommend the shortest sequence length that truncates little."""
     if not rows:
         return
     row = next((row for row in rows if row.truncated <= _MAX_TRUNCATED), rows[-1])
@@ -335,7 +335,7 @@ def _note_sources(lengths: Lengths) -> Iterator[Advice]:
 
 
 def _advise_units(lengths: Lengths) -> Iterator[Advice]:
-    """Report lengths that are not in tokens."""
+    """Report lengths that are not measured in tokens."""
     for source in lengths:
         if source.unit == "samples":
             text = (

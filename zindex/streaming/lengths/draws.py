@@ -41,8 +41,8 @@ def epochs_of(
     lengths
         The result of `count_lengths` for the dataset.
     dataset
-        The `MergedDataset`, or one source. If it is not ``cyclic``, a source gives one epoch, and
-        its turns go to the others after that.
+        The `MergedDataset`, or one source. Unless it is ``cyclic``, a source gives one epoch, and
+        its turns then go to the others.
     num_samples
         Samples that the run draws, for all ranks and before a ``customized_yield_fn``.
     num_tokens
@@ -151,7 +151,7 @@ def _capacity(dataset: Any, known: Known | None, cyclic: bool) -> float:
 
 
 def _draw_each(dataset: Any, known: Known | None, total: float) -> dict[str, float]:
-    """Return the draws of each source, without limits if no lengths are known."""
+    """Return the draws of each source, without limits if lengths are unknown."""
     total = min(total, _capacity(dataset, known, cyclic=True))
     if not isinstance(dataset, MergedDataset):
         return {_name_of(dataset): total}
@@ -164,7 +164,7 @@ def _draw_each(dataset: Any, known: Known | None, total: float) -> dict[str, flo
 
 
 def _draw_tokens(dataset: Any, known: Known, num_tokens: int) -> dict[str, float]:
-    """Return the draws of each source that have a number of tokens, or all that there are."""
+    """Return the draws of each source for a number of tokens, or all if there are fewer."""
     for source in known.values():
         if source.unit != "tokens":
             raise ConfigError(

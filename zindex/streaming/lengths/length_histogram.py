@@ -58,7 +58,7 @@ class LengthHistogram:
         return sum(total for _, _, total in self.bins)
 
     def quantile(self, share: float) -> int:
-        """Return a length that this share of the samples does not exceed.
+        """Return a length that is not exceeded by this share of the samples.
 
         It is the mean of the sample's bin: exact below 64, within 1/32 above. 0 without samples.
         """
@@ -72,14 +72,14 @@ class LengthHistogram:
         return total // count
 
     def kept_tokens(self, limit: int) -> int:
-        """Return the sum of lengths when longer samples are cut to a limit.
+        """Return the sum of lengths if longer samples are truncated to a limit.
 
-        It is exact where a bin begins at the limit, as at powers of two and up to 64.
+        Exact if a bin starts at the limit, as at powers of two and up to 64.
         """
         return sum(min(total, count * limit) for _, count, total in self.bins)
 
     def longer_samples(self, limit: int) -> int:
-        """Return how many samples are longer than a limit; exact if a bin ends with it."""
+        """Return the number of samples longer than a limit; exact if a bin ends at it."""
         return sum(count for _, count, total in self.bins if total > count * limit)
 
     def draw(self, size: int) -> Int64Array:
@@ -160,7 +160,7 @@ def bin_bounds(number: int) -> tuple[int, int]:
 def count_sequences(lengths: Int64Array, sequence_length: int, max_samples: int) -> int:
     """Return how many sequences samples fill, by best-fit decreasing with long samples split.
 
-    It is pure Python, because compiling the kernel of a build takes seconds.
+    Pure Python, because compiling the kernel of a build takes seconds.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def count_sequences(lengths: Int64Array, sequence_length: int, max_samples: int)
     sequence_length
         Tokens of a sequence, > 0.
     max_samples
-        Most samples, or parts of samples, of a sequence, > 0.
+        Maximum samples, or parts of samples, of a sequence, > 0.
 
     Notes
     -----
@@ -183,7 +183,7 @@ def count_sequences(lengths: Int64Array, sequence_length: int, max_samples: int)
     """
     num_full, rests = np.divmod(lengths, sequence_length)
     num_sequences = int(num_full.sum())
-    # Room of the open sequences, ascending; the last filled of equal ones is first; their samples.
+    # Free space of the open sequences, ascending, the last filled first, and their samples.
     opened: list[tuple[int, int, int]] = []
     for turn, length in enumerate(np.sort(rests[rests > 0])[::-1].tolist()):
         at = bisect_left(opened, (length,))

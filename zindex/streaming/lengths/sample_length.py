@@ -19,7 +19,7 @@ _FIELDS = ("tokens", "input_ids", "token_ids", "txt", "text", "caption", "data")
 
 
 class TextLength:
-    """A ``length_of`` for raw samples, which tokenizes their texts.
+    """A ``length_of`` for raw samples, which tokenises their texts.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class TextLength:
     def __call__(self, sample: Any) -> int | None:
         """Return the tokens of a sample, or None if it has no text.
 
-        A sample that has tokens already is not tokenized again.
+        A sample that already has tokens is not tokenised again.
         """
         fields = _fields_of(sample)
         found = _count_tokens(fields)
@@ -113,7 +113,7 @@ def _count_tokens(fields: dict[str, Any]) -> int | None:
         mask = fields.get(f"{name}_mask")
         if mask is not None:
             return int(np.count_nonzero(np.asarray(mask)))
-        # Other items, such as an image with its class, are no tokens.
+        # Other items, such as an image with its class, are not tokens.
         if isinstance(value, list | tuple) and isinstance(next(iter(value), 0), _TOKEN):
             return len(value)
         if hasattr(value, "shape") and "int" in str(getattr(value, "dtype", "")):

@@ -21,7 +21,7 @@ from zindex.streaming.orders import keyed_order
 from zindex.streaming.sources import StreamSource, describe
 
 _TASKS_PER_THREAD = 4
-# Parts of the first round, from which the samples of a part are estimated.
+# Parts of the first round, from which the number of samples per part is estimated.
 _FIRST_PARTS = 4
 _BLOCK = 1 << 16  # lengths that are buffered
 _FORMAT_VERSION = 1
@@ -44,7 +44,7 @@ class SourceLengths:
     #: Stored bytes; None if unknown.
     nbytes: int | None
     nbytes_read: int | None
-    #: Damaged samples, or rests of files, that were skipped.
+    #: Number of damaged samples, and truncated files, that were skipped.
     num_skipped: int
 
     @property
@@ -63,12 +63,12 @@ class SourceLengths:
 
     @property
     def num_samples(self) -> int:
-        """Samples of an epoch."""
+        """Samples per epoch."""
         return round(self.histogram.num_samples / self.fraction_read)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of an epoch, or other units."""
+        """Tokens, or other units, per epoch."""
         return round(self.histogram.num_tokens / self.fraction_read)
 
     @property
@@ -77,7 +77,7 @@ class SourceLengths:
         return self.histogram.num_tokens / max(1, self.histogram.num_samples)
 
     def quantile(self, share: float) -> int:
-        """Return a length that this share of the samples does not exceed, within 1/32."""
+        """Return a length that is not exceeded by this share of the samples, within 1/32."""
         return self.histogram.quantile(share)
 
     def to_json(self) -> dict[str, Any]:
@@ -147,20 +147,21 @@ def count_lengths(
         A `MergedDataset`, whose sources are counted before mixing and before a
         ``customized_yield_fn``; or one source of it.
     length_of
-        Returns the tokens of a sample, like `TextLength` of a tokenizer. By default the tokens of
-        the first of the fields ``tokens``, ``input_ids``, ``token_ids``, ``txt``, ``text`` and
-        ``caption`` are counted, as far as their mask (``txt_mask``) is set; without tokens, the
-        characters or bytes of the first text. A source with none of these is counted in samples.
+        Returns the tokens of a sample, for example `TextLength` of a tokenizer. By default the
+        tokens of the first of the fields ``tokens``, ``input_ids``, ``token_ids``, ``txt``,
+        ``text`` and ``caption`` are counted, where their mask (``txt_mask``) is set; without
+        tokens, the characters or bytes of the first text. A source with none of these is counted in
+        samples.
     client
         As for `zindex.build`: a ``distributed.Client``, a scheduler's address, or an executor; None
-        uses the current client of the process, or starts a cluster of this machine's cores.
-        Reading samples is bound by Python's lock: give workers one thread each.
+        uses the current client of the process, or starts a cluster on this machine's cores. Reading
+        samples is bound by the GIL: give workers one thread each.
     num_processes
-        Processes of this machine to use instead of a client; 1: this process. For more, the calling
-        script needs an ``if __name__ == "__main__":`` guard.
+        Processes on this machine to use instead of a client; 1 uses this process. For more, the
+        calling script needs an ``if __name__ == "__main__":`` guard.
     num_samples
-        Least number of samples to read of each source, in random parts or items; None reads
-        everything. The numbers of a source that was read in part are estimates.
+        Minimum number of samples to read of each source, in random parts or items; None reads
+        everything. Numbers of a partly read source are estimates.
     seed
         Seed of that choice.
 
@@ -194,7 +195,7 @@ def list_sources(dataset: Any) -> list[StreamSource]:
     Raises
     ------
     ConfigError
-        If it is no source.
+        If it is not a source.
     """
     if isinstance(dataset, MergedDataset):
         return dataset.sources()

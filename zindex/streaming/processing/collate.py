@@ -23,12 +23,12 @@ def mixed_collate(batch: Sequence[Sample], possible_keys: Sequence[str] | None =
     batch
         Samples.
     possible_keys
-        Keys that are set to None in samples without them.
+        Keys that are set to None in samples that lack them.
 
     Raises
     ------
     ConfigError
-        If a sample is no dict.
+        If a sample is not a dict.
     """
     for sample in batch:
         if not isinstance(sample, dict):
@@ -42,7 +42,7 @@ def mixed_collate(batch: Sequence[Sample], possible_keys: Sequence[str] | None =
 
 
 def stack_collate(batch: Sequence[Sample]) -> dict[str, Any]:
-    """Return one dict of the batch: tensors stacked, numbers as one tensor, others as lists.
+    """Return one dict for the batch: tensors stacked, numbers as one tensor, others as lists.
 
     Fields named ``__like_this__`` become lists, with None for samples without them, so that
     ``to_state`` accepts the batch like a list of samples.
@@ -52,7 +52,7 @@ def stack_collate(batch: Sequence[Sample]) -> dict[str, Any]:
     PlanError
         If samples differ in their other keys, or tensors of one key in shape or dtype.
     ConfigError
-        If a sample is no dict.
+        If a sample is not a dict.
     """
     return _collate(mixed_collate(batch), {})
 
@@ -66,9 +66,9 @@ class PadCollate:
         Fields to pad along their first dimension; each gets a mask (bool, True for real values,
         shape (samples, longest)) under its name with the suffix ``_mask``.
     side
-        ``"right"`` or ``"left"``; by key, or for all.
+        ``"right"`` or ``"left"``; by key, or for all keys.
     pad_value
-        Value of padding; by key, or for all.
+        Padding value; by key, or for all keys.
     multiple_of
         The padded length is a multiple of this.
 
@@ -102,7 +102,7 @@ class PadCollate:
             check_choice(f"side of {key!r}", where, get_args(Side))
 
     def __call__(self, batch: Sequence[Sample]) -> dict[str, Any]:
-        """Return one dict of the batch; PlanError if samples do not fit together."""
+        """Return one dict for the batch; PlanError if samples are incompatible."""
         mixed_collate(batch)
         filled: dict[str, Any] = {}
         for key in self.keys:
@@ -153,7 +153,7 @@ def _as_tensor(value: Any, key: str) -> torch.Tensor:
 
 
 def _collate(batch: Sequence[Sample], done: dict[str, Any]) -> dict[str, Any]:
-    """Return one dict of samples, with the fields that are collated already."""
+    """Return one dict of samples, with the fields that are already collated."""
     keys = dict.fromkeys(key for sample in batch for key in sample)
     collated: dict[str, Any] = {}
     if "__states__" in keys:  # of a customized_yield_fn: one flat list for the whole batch
@@ -192,7 +192,7 @@ def _join(key: str, values: list[Any]) -> Any:
 
 
 def _unlike(key: str, values: list[torch.Tensor]) -> PlanError:
-    """Return the error of tensors that cannot be stacked."""
+    """Return the error for tensors that cannot be stacked."""
     forms = dict.fromkeys(f"{tuple(value.shape)} {value.dtype}" for value in values)
     return PlanError(
         f"tensors under {key!r} must be of one shape and dtype to be stacked, got "

@@ -1,4 +1,4 @@
-"""Process functions that decode images and tokenize captions."""
+"""Process functions that decode images and tokenise captions."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ ImageSize = int | tuple[int, int] | list[int]
 
 _FIELDS = ("jpg", "jpeg", "png", "webp")
 _TEXT_FIELDS = ("txt", "caption", "text")
-#: Accepted formats, and no others: some readers of Pillow run other programs.
+#: Accepted formats: other readers of Pillow may run external programs.
 FORMATS = ("JPEG", "PNG", "WEBP")
 #: Largest number of pixels of an image; Pillow's own limit.
 MAX_PIXELS = 89_478_485
@@ -49,7 +49,7 @@ def decode_image(stream: BinaryIO, max_pixels: int) -> Any:
     Raises
     ------
     ValueError
-        If it has too many pixels; Pillow raises errors of a dozen kinds if it is damaged.
+        If it has too many pixels; Pillow raises many types of errors if it is damaged.
     """
     image = load_pillow().open(stream, formats=FORMATS)
     _check_pixels(image, max_pixels)
@@ -69,14 +69,14 @@ class ImageReader:
     Parameters
     ----------
     size
-        ``(height, width)``, or one number: of each side, or of the shorter side with
-        ``keep_aspect``.
+        ``(height, width)``, or one number for both sides or, with ``keep_aspect``, for the shorter
+        side.
     keep_aspect
-        Whether one number keeps the aspect ratio.
+        Whether a single number preserves the aspect ratio.
     smooth
         Bicubic interpolation instead of bilinear.
     max_pixels
-        Largest number of pixels of an image; a small file can decode to gigabytes.
+        Maximum number of pixels of an image; a small file can decode to gigabytes.
 
     Raises
     ------
@@ -160,7 +160,7 @@ class _PerSample:
         Raises
         ------
         SourceError
-            If image or text is missing or damaged, unless a stream skips such samples.
+            If the image or text is missing or damaged, unless a stream skips such samples.
         """
         return self._make(source) if isinstance(source, Mapping) else self._make_stream(source)
 
@@ -174,7 +174,7 @@ class _PerSample:
             return self.make(sample)
         except ConfigError:  # of the tokenizer
             raise
-        except Exception as error:  # Pillow raises errors of a dozen kinds
+        except Exception as error:  # Pillow raises many types of errors
             raise SourceError(
                 f"sample {sample.get('__key__')!r} of {sample.get('__url__')} must have a readable "
                 f"image and text: {error}; restore it, or leave it out with on_damage='skip'"
@@ -214,7 +214,7 @@ class ImageTextPairs(_PerSample):
         ``"skip"`` skips samples with a missing or damaged image or text, and counts them in
         ``num_skipped``; ``"error"`` raises.
     max_pixels
-        Largest number of pixels of an image.
+        Maximum number of pixels of an image.
 
     Raises
     ------
@@ -297,7 +297,7 @@ class ImageRecords(_PerSample):
         self.image_fields = tuple(image_fields)
 
     def make(self, sample: Mapping[str, Any]) -> Sample:
-        """Return a record with its image as a tensor; None stays None, like upstream."""
+        """Return a record with its image as a tensor; None is unchanged, as upstream."""
         if "image" in sample and sample["image"] is None:
             return dict(sample)
         image = _find(sample, self.image_fields, "an image")

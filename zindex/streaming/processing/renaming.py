@@ -9,16 +9,16 @@ from typing import Any
 def rename_parameters(
     function: Callable[..., None], names: Mapping[str, str], **defaults: Any
 ) -> Callable[..., None]:
-    """Return a function with other names of some parameters, and other defaults.
+    """Return a function with some parameters renamed, and other defaults.
 
     Parameters
     ----------
     function
         The function.
     names
-        New name of each parameter that gets one.
+        New names of parameters.
     defaults
-        New default of keyword-only parameters, by their names.
+        New defaults of keyword-only parameters.
 
     Examples
     --------

@@ -35,8 +35,8 @@ class TextPacking:
     append_eod
         Id or text of a token to append to each text; True for the tokenizer's own.
     overlap
-        1: a sequence begins with the last label of the previous one, so that every token except
-        the first is a label once. 0: sequences are disjoint, and their first tokens are no labels.
+        1: a sequence starts with the last label of the previous one, so that every token except the
+        first is a label once. 0: sequences are disjoint, and their first tokens are not labels.
     tail
         ``"pad"`` pads the last sequence, with weight 0 in the loss; ``"drop_last"`` (or ``"drop"``)
         drops it; see `zindex.plan.tail.Tail`.
@@ -46,7 +46,7 @@ class TextPacking:
         Whether samples have a mask, bool, shape (1, sequence_length, sequence_length), True where
         attention is masked. Its size is quadratic in the length.
     batch_size
-        Texts that are tokenised together; no effect on the output.
+        Texts to tokenise together; has no effect on the output.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class TextPacking:
     -----
     Samples have ``tokens`` and ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids``
     (int64), all of shape (sequence_length,), ``__url__`` and ``__key__``. A single remaining token
-    has no label, so it gives no sample.
+    has no label and gives no sample.
     """
 
     def __init__(
@@ -145,12 +145,12 @@ class TextPacking:
         return text
 
     def _make(self, block: Int64Array, num_tokens: int, place: tuple[Any, Any, int]) -> Sample:
-        """Return the sample of a sequence and its last label, of which the first tokens count."""
+        """Return the sample of a sequence and its last label; only the first tokens are real."""
         length = self.sequence_length
         loss_mask = torch.ones(length)
         loss_mask[num_tokens - 1 :] = 0
         sample: Sample = {
-            # Copies: who changes labels in place must not change tokens.
+            # Copies, because changing labels in place must not change tokens.
             "tokens": torch.from_numpy(block[:-1].copy()),
             "labels": torch.from_numpy(block[1:].copy()),
             "loss_mask": loss_mask,
@@ -183,5 +183,5 @@ class TextJonslProcessFnBuilder(TextPacking):
 
 
 def _where(sample: Mapping[str, Any]) -> str:
-    """Return the place of a sample, for messages."""
+    """Return the location of a sample, for messages."""
     return f"sample {sample.get('__key__')!r} of {sample.get('__url__')}"
