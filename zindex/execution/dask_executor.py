@@ -1,8 +1,8 @@
-"""Run tasks on a Dask cluster that may lose its workers, and its scheduler with all state.
+"""Run tasks on a Dask cluster that may lose workers, or its scheduler with all state.
 
 Dask itself retries the tasks of a lost worker. The tasks of a lost scheduler are resubmitted to its
-successor: tasks are idempotent and check the disk first, so finished work is not repeated. Results
-that workers held are recomputed for the tasks that need them.
+replacement: tasks are idempotent and check the disk first, so finished work is not repeated.
+Results held by lost workers are recomputed for the tasks that need them.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a build waits for a lost scheduler, and for one that it can do without.
+#: Seconds that a build waits for a lost scheduler, and for one that is dispensable.
 PATIENCE, SHORT_PATIENCE = 300.0, 60.0
-# Submitted tasks per thread; none of them waits for another.
+# Submitted tasks per thread; submitted tasks do not depend on each other.
 _TASKS_PER_THREAD = 16
 # A task that is lost more often is not resubmitted.
 _MAX_LOSSES = 10
-# Seconds between counts of the cluster's threads: workers may join late.
+# Seconds between counts of the cluster's threads, because workers may join late.
 _COUNT_SECONDS = 2.0
 # Timeout of a count; a slower scheduler is busy or gone.
 _COUNT_TIMEOUT = 5.0
@@ -55,21 +55,21 @@ class TaskOptions(TypedDict, total=False):
     key: Required[str]
     #: Higher priorities start first.
     priority: int
-    #: Place in [0, 1) among the workers.
+    #: Position in [0, 1) among the workers.
     place: float | None
 
 
 class _LostTaskError(Exception):
-    """A task's outcome is lost with the scheduler; the task itself may have succeeded."""
+    """The outcome of a task was lost with the scheduler; the task itself may have succeeded."""
 
 
 @dataclass(eq=False)
 class _Task:
-    """A task, with all that is needed to recompute its result."""
+    """A task, with everything needed to recompute its result."""
 
     run_remotely: Callable[..., Any]
     function: Callable[..., Any]
-    #: Held results are replaced by their tasks: a reference to them would never free them.
+    #: Held results are replaced by their tasks, since references to them would never be freed.
     args: tuple[Any, ...]
     key: str
     priority: int = 0
@@ -96,9 +96,9 @@ class DaskExecutor:
     timeline
         Records the tasks.
     patience
-        Seconds to wait for a lost scheduler; the client's own timeout ends the wait too. None for
-        `PATIENCE`, or `SHORT_PATIENCE` if the client is dispensable: then tasks run in threads of
-        this process once the scheduler is lost for good, and find on disk what is finished.
+        Seconds to wait for a lost scheduler; the client's own timeout also ends the wait. None for
+        `PATIENCE`, or `SHORT_PATIENCE` if the client is dispensable: then, once the scheduler is
+        permanently lost, tasks run in threads of this process and detect finished work on disk.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class DaskExecutor:
             )
         self.client = client
         self.timeline = timeline or Timeline()
-        #: Whether tasks run here once the scheduler is lost for good.
+        #: Whether tasks run here once the scheduler is permanently lost.
         self._goes_on: bool = getattr(client, "is_dispensable", False)
         if patience is None:
             patience = SHORT_PATIENCE if self._goes_on else PATIENCE
         self.patience = patience
         self._threads_here: DaemonPool | None = None
         self._address = getattr(getattr(client, "scheduler", None), "address", "?")
-        #: Since the scheduler is lost.
+        #: Since the scheduler was lost.
         self._lost: Backoff | None = None
         self._threads: list[str] = []
         self._next_count = -math.inf
@@ -126,7 +126,7 @@ class DaskExecutor:
 
     @property
     def num_threads(self) -> int:
-        """Threads of the connected workers, as of a moment ago."""
+        """Threads of the connected workers, cached for a moment."""
         return max(1, len(self._list_threads()))
 
     def _list_threads(self) -> list[str]:
@@ -142,7 +142,7 @@ class DaskExecutor:
         return self._threads
 
     def _worker_at(self, place: float | None) -> str | None:
-        """Return the worker for a place; workers share [0, 1) in proportion to their threads."""
+        """Return the worker for a position; workers share [0, 1) in proportion to their threads."""
         threads = self._list_threads()
         return None if place is None or not threads else threads[int(place * len(threads))]
 
@@ -152,7 +152,7 @@ class DaskExecutor:
         Raises
         ------
         ClusterLostError
-            If the scheduler is lost for good, or workers die over the task.
+            If the scheduler is permanently lost, or workers die running the task.
         """
         with named(key):
             task = _Task(call, function, _tasks_of(args), key, priority)
@@ -168,7 +168,7 @@ class DaskExecutor:
             return await self._make(_Task(keep, function, _tasks_of(args), **task))
 
     async def _make(self, task: _Task) -> _HeldResult:
-        """Return the held result of a task, computed unless it exists."""
+        """Return the held result of a task, computing it unless it exists."""
         # One of the tasks that need it computes it.
         async with task.lock:
             held = None if task.held is None else task.held()
@@ -206,13 +206,13 @@ class DaskExecutor:
                     logger.warning("%s; the build goes on in threads of this process", error)
                     self._threads_here = DaemonPool(count_cpus(), "zindex-task")
                 continue
-            # Results recomputed for this task alone must live until it is done.
+            # Results recomputed for this task alone must be kept until it is done.
             held = [await self._make(arg) if isinstance(arg, _Task) else arg for arg in task.args]
             args = tuple(arg.future if isinstance(arg, _HeldResult) else arg for arg in held)
             try:
                 async with self._limit.slot(task.priority):
                     if self._is_lost(connection):
-                        continue  # during the wait for a slot; the arguments may be lost too
+                        continue  # lost while waiting for a slot; the arguments may be lost too
                     future = self._submit(task, args)
                     return future, await self._finish(future, connection, fetch=fetch)
             except _LostTaskError as lost:
@@ -253,15 +253,15 @@ class DaskExecutor:
             seconds = self._lost.elapsed
             logger.warning("the Dask scheduler at %s is back after %.1f s", self._address, seconds)
             self._lost = None
-            # Pending calls to the lost scheduler have long pauses between attempts.
+            # Pending calls to the lost scheduler pause for long between attempts.
             self.client.loop.add_callback(self.client.rpc.remove, self._address)
         return self.client.scheduler_comm
 
     def _submit(self, task: _Task, args: tuple[Any, ...]) -> Any:
         """Submit a task and return its Dask future."""
         worker = self._worker_at(task.place)
-        # Dask runs only the first of two tasks of one name. Yet tasks of one key may differ: a
-        # second attempt must check the disk again, or the grid is another one.
+        # Dask runs only the first of two tasks with the same name. But tasks with the same key may
+        # differ: a second attempt must check the disk again, or the grid differs.
         name = f"{task.key}-{uuid.uuid4().hex[:12]}"
         try:
             return self.client.submit(
@@ -285,8 +285,9 @@ class DaskExecutor:
     def _is_lost(self, connection: Any) -> bool:
         """Return whether the connection over which a task was submitted is lost.
 
-        Dask reports the loss of tasks that it knows at that moment. Of a task submitted right then
-        it reports nothing until a scheduler is found, and of tasks of a closed client never.
+        Dask reports the loss of tasks that it knows at that moment. The loss of a task submitted
+        right then is not reported until a scheduler is found, and that of tasks of a closed client
+        never.
         """
         is_other = connection is None or self.client.scheduler_comm is not connection
         return is_other or self.client.status == "closed"
@@ -300,10 +301,10 @@ class DaskExecutor:
             """Pass the outcome to the waiting coroutine; runs in the client's thread."""
             error = asyncio.CancelledError() if done.cancelled() else done.exception()
             outcome = done.result() if error is None else None
-            with suppress(RuntimeError):  # the build is over, and its event loop closed
+            with suppress(RuntimeError):  # the build is over, and its event loop is closed
                 loop.call_soon_threadsafe(settle, finished, outcome, _judge(future, error))
 
-        # Not a task of this loop: cancelling it would cancel the fetch of other results too.
+        # Not a task of this loop: cancelling it would also cancel fetching other results.
         waiting = _get_outcome(future, fetch)
         try:
             outcome = asyncio.run_coroutine_threadsafe(waiting, self.client.loop.asyncio_loop)

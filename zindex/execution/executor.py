@@ -1,8 +1,8 @@
 """Run tasks inline, in threads or on a Dask cluster, and choose among them.
 
-Builds are coroutines that await tasks; an executor decides where a task runs. A task is a module
-level function of small arguments that writes its own shards and returns receipts or counts. An
-array that later tasks need stays on the worker that computed it.
+Builds are coroutines that await tasks; an executor decides where a task runs. A task is a
+module-level function of small arguments that writes its own shards and returns receipts or counts.
+An array that later tasks need stays on the worker that computed it.
 """
 
 import asyncio
@@ -51,13 +51,13 @@ class Executor(Protocol):
     ) -> Held:
         """Run one task and keep its result on the worker, as an argument of later tasks.
 
-        The result is freed with the last reference to the returned object. Results that later
-        tasks take together should have neighbouring places in [0, 1), so that few are transferred.
+        The result is freed with the last reference to the returned object. Results that later tasks
+        use together should have neighbouring positions in [0, 1), so that few are transferred.
         """
 
 
 class SerialExecutor:
-    """Runs every task immediately in this thread: the readable definition of an executor."""
+    """Runs every task immediately in this thread: the reference implementation of an executor."""
 
     num_threads = 1
 
@@ -84,7 +84,7 @@ class ThreadExecutor(SerialExecutor):
     Parameters
     ----------
     num_threads
-        Concurrent tasks; None means one per core, and two more that wait for the disk.
+        Concurrent tasks; None means one per core, plus two that wait for the disk.
     timeline
         Records the tasks.
     """
@@ -107,7 +107,7 @@ class ThreadExecutor(SerialExecutor):
 
 @contextmanager
 def open_executor(client: Any = None, timeline: Timeline | None = None) -> Iterator[Executor]:
-    """Give the executor of a client: the given one, the ambient one, or threads of this process.
+    """Yield the executor of a client: the given one, the ambient one, or threads of this process.
 
     Parameters
     ----------
@@ -141,14 +141,14 @@ def open_executor(client: Any = None, timeline: Timeline | None = None) -> Itera
             yield threads
 
 
-#: Clients that are being connected in the background, the default of the process once they are.
+#: Clients that are connecting in the background; once connected, they are the process's default.
 coming_clients: list[Future[Any]] = []
 
 
 def ambient_client() -> Any:
     """Return the process's current Dask client, or None; never imports distributed.
 
-    It waits for one that is being connected.
+    Waits for a client that is connecting.
     """
     for client in coming_clients:
         client.result()
@@ -169,7 +169,7 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
     Parameters
     ----------
     num_threads
-        Threads of its one worker; None means one per core, and two more that wait for the disk.
+        Threads of its single worker; None means one per core, plus two that wait for the disk.
         Kernels release the GIL.
     """
     import dask
@@ -181,7 +181,7 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.pause": False,
         "distributed.admin.tick.limit": "1h",
-        "distributed.worker.profile.enabled": False,  # shown on pages, which it lacks
+        "distributed.worker.profile.enabled": False,  # displayed on dashboard pages, which it lacks
     }
     options = {"protocol": "inproc://"}
     scheduler = {"cls": without_pages(Scheduler), "options": options}
@@ -199,12 +199,12 @@ def embedded_client(num_threads: int | None = None) -> Iterator[Any]:
 
 @contextmanager
 def _forgotten_nodes() -> Iterator[None]:
-    """Drop what Dask and Python keep of the nodes of a block: 0.7 MB of handlers and folders."""
+    """Release what Dask and Python keep of the nodes of a block: 0.7 MB of handlers and folders."""
     import distributed.core
 
     known = set(sys.path_importer_cache)
     yield
-    # A cache without bound, by bound methods, which keep their nodes alive.
+    # An unbounded cache, keyed by bound methods, which keep their nodes alive.
     getattr(distributed.core._expects_comm, "cache_clear", int)()
     for path in sys.path_importer_cache.keys() - known:
         if not os.path.exists(path):  # a node's scratch folder, which Dask adds to sys.path
@@ -225,7 +225,7 @@ def report_unless_ended(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 def without_pages(node: Any) -> Any:
     """Return a subclass of a Dask node that serves no web pages.
 
-    Without a dashboard Dask still serves metrics and a proxy, to every machine that can reach it.
+    Without a dashboard Dask still serves metrics and a proxy to every machine that can reach it.
     """
     return type(node.__name__, (node,), {"start_http_server": lambda *args, **kwargs: None})
 
@@ -233,7 +233,7 @@ def without_pages(node: Any) -> Any:
 def run_builds(main: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine to completion, even if this thread already has an event loop.
 
-    Of several errors the first is raised; the tasks that it cancelled add no information.
+    Of several errors the first one is raised; those of tasks that it cancelled add no information.
     """
     try:
         asyncio.get_running_loop()
@@ -259,7 +259,7 @@ async def run_together(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
 
 @contextmanager
 def raise_first() -> Iterator[None]:
-    """Raise the first error of a group, or of the groups in it, in place of the group."""
+    """Raise the first error of a group, or of nested groups, instead of the group."""
     try:
         yield
     except ExceptionGroup as group:

@@ -1,4 +1,4 @@
-"""Run tasks in processes of this machine: for tasks that hold the GIL."""
+"""Run tasks in processes of this machine, for tasks that hold the GIL."""
 
 import asyncio
 import multiprocessing
@@ -17,14 +17,14 @@ R = TypeVar("R")
 
 
 class ProcessExecutor(SerialExecutor):
-    """Runs tasks in processes, connected to this one by pipes; none opens a port.
+    """Runs tasks in processes connected to this one by pipes; no ports are opened.
 
     Parameters
     ----------
     num_processes
         Concurrent tasks; all processes start with the first task.
     tasks
-        Functions that will be run: processes import what these need while they start.
+        Functions that will be run: processes import their modules at startup.
 
     Raises
     ------
@@ -48,7 +48,7 @@ class ProcessExecutor(SerialExecutor):
         Raises
         ------
         ClusterLostError
-            If a process died over its task, or could not start.
+            If a process died running its task, or could not start.
         """
         with named(key):
             try:
@@ -72,7 +72,7 @@ class ProcessExecutor(SerialExecutor):
                 self._pool.submit(wake)
 
     async def hold(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Run one task here and return its result, of which each process caches a copy."""
+        """Run a task here and return its result; each process caches one copy of it."""
         return Shared(function(*args))
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class ProcessExecutor(SerialExecutor):
 def choose_executor(
     client: Any, num_processes: int | None, *tasks: Callable[..., Any]
 ) -> AbstractContextManager[Executor]:
-    """Give the executor of a client, of this process if one is asked for, or of several.
+    """Yield the executor of a client, of this process, or of several processes.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Display the progress of builds: bars on a terminal, log lines elsewhere."""
+"""Display the progress of builds: bars on a terminal, log lines otherwise."""
 
 import importlib.util
 import logging
@@ -10,9 +10,9 @@ from typing import Any
 
 logger = logging.getLogger("zindex")
 
-# A cluster's log should get ten lines per step, not thousands.
+# A cluster's log should have ten lines per step, not thousands.
 _NUM_LINES = 10
-# A shorter step gets its last line only.
+# Shorter steps log only their last line.
 _MIN_SECONDS = 2.0
 
 
@@ -21,12 +21,12 @@ class Progress:
 
     @contextmanager
     def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
-        """Show one step during the block, which calls the given function with finished shards."""
+        """Show one step during the block, which calls the yielded function with finished shards."""
         yield lambda count: None
 
 
 class LogProgress(Progress):
-    """Logs the end of a step, and every tenth of a long one with its rate and the time left."""
+    """Logs the end of each step, and every tenth of a long one with its rate and remaining time."""
 
     @contextmanager
     def step(self, name: str, num_shards: int) -> Iterator[Callable[[int], None]]:
@@ -66,7 +66,7 @@ class RichProgress(Progress):
 
 @contextmanager
 def open_progress(wanted: bool) -> Iterator[Progress]:
-    """Give a display: none, bars on a terminal if rich is installed, or a log."""
+    """Return a display: none, bars on a terminal if rich is installed, or a log."""
     if not wanted:
         yield Progress()
         return

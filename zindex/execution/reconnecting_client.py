@@ -8,8 +8,8 @@ from zindex.errors import ConfigError
 
 #: Seconds that a client tries to reach a lost scheduler; builds have another timeout.
 RECONNECT_SECONDS = 600.0
-# Dask's client pauses between attempts for up to the time that it has tried already, and may miss a
-# scheduler for minutes. With attempts of this length the pauses stay short.
+# Dask's client pauses between attempts for up to the time that it has already tried, and may miss a
+# scheduler for minutes. Attempts of this length keep the pauses short.
 _ATTEMPT_SECONDS = 3.0
 
 
@@ -19,11 +19,11 @@ def connect_client(address: str, *, patience: float = RECONNECT_SECONDS, **setti
     Parameters
     ----------
     address
-        Address of the scheduler, now and after a restart.
+        Address of the scheduler, before and after a restart.
     patience
         Seconds that the client tries to reach a lost scheduler before it closes.
     settings
-        Arguments of ``distributed.Client``; its ``timeout`` is that of the first connection.
+        Arguments of ``distributed.Client``; its ``timeout`` applies to the first connection.
 
     Raises
     ------
@@ -45,7 +45,7 @@ class _Futures(dict[Any, Any]):
     """Futures by key; iteration survives concurrent changes.
 
     Dask iterates in another thread to mark futures as lost, while a build submits and releases
-    some. An error there would end the client's search for a scheduler.
+    futures. An error there would end the client's search for a scheduler.
     """
 
     def values(self) -> Any:
@@ -61,7 +61,7 @@ def _client_class() -> Any:
     class PatientClient(Client):  # type: ignore[misc]
         """A client with short intervals between attempts to reach a lost scheduler."""
 
-        #: Whether builds go on in this process once the cluster is lost.
+        #: Whether builds continue in this process once the cluster is lost.
         is_dispensable = False
         _attempt_seconds = math.inf
 

@@ -1,4 +1,4 @@
-"""Graphs of named tasks with real dependencies, as Dask collections."""
+"""Graphs of named tasks with their dependencies, as Dask collections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -8,24 +8,24 @@ from typing import Any
 from zindex.arrays import DTypeLike
 from zindex.execution.executor import raise_first
 
-#: The key of a task: its layer, and its place there.
+#: The key of a task: its layer, and its position in the layer.
 Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a task of a graph: an argument of other tasks."""
+    """The result of a task of a graph, as an argument of other tasks."""
 
     key: Key
 
 
 class Inline:
-    """A short call whose value is an argument of a task, made by that task.
+    """A short call that a task makes to compute one of its arguments.
 
     Parameters
     ----------
     function, args
-        What is called; arguments are those of a task.
+        The function to call, and its arguments, which are like those of a task.
     """
 
     def __init__(self, function: Callable[..., Any], *args: Any) -> None:
@@ -42,9 +42,9 @@ class Task:
 
 
 class TaskGraph:
-    """Tasks in named layers, whose arguments may be results of tasks that were added before.
+    """Tasks in named layers, whose arguments may be results of earlier tasks.
 
-    Only those tasks run that a computed chunk needs. Layers of equal names must hold equal tasks.
+    Only tasks that a computed chunk needs are run. Layers with equal names must have equal tasks.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,11 @@ class TaskGraph:
         Parameters
         ----------
         layer, number
-            Name of the layer, and place of the task in it, a number or a tuple: together its key.
+            Name of the layer, and position of the task in it, a number or a tuple: together its
+            key.
         function, args
-            What it runs; arguments that are a `Result` or `Inline`, or a list of them, are replaced
-            by values.
+            The function and its arguments; arguments that are a `Result` or `Inline`, or a list of
+            them, are replaced by their values.
         """
         key = (layer, *(number if isinstance(number, tuple) else (number,)))
         self.tasks.append(Task(key, function, args))
@@ -80,7 +81,7 @@ class TaskGraph:
         tasks: Iterable[tuple[Any, ...]],
         num_columns: int = 1,
     ) -> Any:
-        """Return a Dask array, each chunk of which is the result of a task.
+        """Return a Dask array whose chunks are the results of tasks.
 
         Parameters
         ----------
@@ -89,7 +90,7 @@ class TaskGraph:
         lengths
             Rows of each chunk.
         dtype, num_columns
-            Of the array; one column is an array of one dimension.
+            Dtype and columns of the array; with one column it has one dimension.
         tasks
             Function and arguments of each chunk's task.
         """
@@ -104,14 +105,14 @@ class TaskGraph:
         return dask.array.Array(self._graph_of(layer), layer, tuple(chunks), dtype=dtype)
 
     def delayed(self, result: Result) -> Any:
-        """Return a ``dask.delayed.Delayed`` object of one task, with all that it needs."""
+        """Return a ``dask.delayed.Delayed`` object of one task, with all its dependencies."""
         from dask.delayed import Delayed
 
         layer = result.key[0]
         return Delayed(result.key, self._graph_of(layer), layer=layer)
 
     def _graph_of(self, layer: str) -> Any:
-        """Return the layers that a layer needs, as Dask has them."""
+        """Return the layers that a layer depends on, in Dask's form."""
         from dask.highlevelgraph import HighLevelGraph
 
         found, left = dict[str, set[str]](), [layer]
@@ -125,14 +126,14 @@ class TaskGraph:
 async def run_graph(
     graph: TaskGraph, run: Callable[[Task, tuple[Any, ...]], Awaitable[Any]]
 ) -> dict[Key, Any]:
-    """Run every task of a graph as soon as those are done that it needs; return all values.
+    """Run every task of a graph as soon as its dependencies are done; return all values.
 
     Parameters
     ----------
     graph
         The tasks; values of inline calls are computed here.
     run
-        Runs a task with its arguments. It limits how many run at a time.
+        Runs a task with its arguments, and limits the number of concurrent tasks.
 
     Raises
     ------
@@ -168,7 +169,7 @@ def _results_in(args: Iterable[Any]) -> Iterator[Result]:
 
 
 def _as_key(arg: Any) -> Any:
-    """Return an argument as Dask wants it."""
+    """Return an argument in Dask's form."""
     if isinstance(arg, list):
         return [_as_key(item) for item in arg]
     if isinstance(arg, Inline):

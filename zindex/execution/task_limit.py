@@ -1,4 +1,4 @@
-"""Limit the tasks that are submitted to a cluster at a time."""
+"""Limit the number of tasks submitted to a cluster."""
 
 import asyncio
 import heapq
@@ -10,8 +10,8 @@ from itertools import count
 class TaskLimit:
     """A semaphore with priorities, and a limit that follows the size of the cluster.
 
-    A build of a hundred trillion tokens has tens of thousands of tasks. Submitted all at once, they
-    would fill the scheduler with their arguments and take long to cancel.
+    A build of a hundred trillion tokens has tens of thousands of tasks. If all were submitted at
+    once, they would fill the scheduler with their arguments and take long to cancel.
 
     Parameters
     ----------

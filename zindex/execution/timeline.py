@@ -23,7 +23,7 @@ class Span:
 
     @property
     def stage(self) -> str:
-        """The first word of the key: the kind of step."""
+        """The first word of the key, which is the kind of step."""
         return self.key.partition("-")[0]
 
 
@@ -46,7 +46,7 @@ class Timeline:
 
     @property
     def spans(self) -> list[Span]:
-        """All spans in the order of their starts."""
+        """All spans, ordered by start."""
         return sorted(self._spans.values(), key=lambda span: span.start)
 
     def add(self, spans: list[Span]) -> None:

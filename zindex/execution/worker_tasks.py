@@ -1,4 +1,4 @@
-"""What a worker process runs: a task with its name, its times, and its error as a result.
+"""Code run by worker processes: a task with its name, its times, and its error as a result.
 
 Worker processes import this module first, so it imports little.
 """
@@ -16,13 +16,13 @@ from typing import Any
 from zindex.errors import ZindexError
 from zindex.execution.timeline import Span, Timeline, measure
 
-# Of Linux, <sys/prctl.h>.
+# From Linux, <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 # Shared values that a process caches: a build has one or two at a time.
 _MAX_CACHED = 4
 
 _numbers = count()
-# Shared values of this process by number; the newest last.
+# Shared values of this process by number; the newest is last.
 _cached: dict[int, Any] = {}
 
 
@@ -44,27 +44,27 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The result of a task as it stays on a worker."""
+    """The result of a task that stays on a worker."""
 
     value: Any
     spans: list[Span]
 
     def __sizeof__(self) -> int:
-        """Return the bytes with those of the value, by which Dask decides to move and spill."""
+        """Return the size including the value; Dask uses it to decide what to move and spill."""
         from dask.sizeof import sizeof
 
         return object.__sizeof__(self) + int(sizeof(self.value))
 
 
 class Shared:
-    """A value that many tasks take: each process unpickles it once and caches it.
+    """A value shared by many tasks: each process unpickles it once and caches it.
 
-    Tokenizers, for example, take longer to load than many a task to run.
+    For example, tokenizers take longer to load than many tasks to run.
 
     Parameters
     ----------
     value
-        Anything that can be pickled.
+        Any object that can be pickled.
     """
 
     def __init__(self, value: Any) -> None:
@@ -82,7 +82,7 @@ class Shared:
 
 
 def call(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> Done:
-    """Run a task; errors of zindex are results, so that Dask does not retry them."""
+    """Run a task; errors of zindex are returned as results, so that Dask does not retry them."""
     spans = [span for argument in args if isinstance(argument, Kept) for span in argument.spans]
     try:
         with measure(key, spans):
@@ -118,14 +118,14 @@ def named(key: str) -> Iterator[None]:
 
 
 def die_with(parent: int, tasks: tuple[Callable[..., Any], ...] = ()) -> None:
-    """Have the system kill this process as soon as its parent ends.
+    """Ask the system to kill this process as soon as its parent exits.
 
     Parameters
     ----------
     parent
         Process id of the parent.
     tasks
-        Functions that will run here: unpickling them imports what they need.
+        Functions that will run here: unpickling them imports their modules.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,1 +1,1 @@
-"""Bytes and where they are: local files, object stores, compression, file lists, threads."""
+"""Bytes and their locations: local files, object stores, compression, file lists, threads."""

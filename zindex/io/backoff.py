@@ -14,21 +14,20 @@ class Backoff:
     """Pauses that grow from attempt to attempt until a deadline.
 
     Each pause is drawn from the upper half of its interval: jitter keeps thousands of processes
-    from asking a file system or a server at the same instant.
+    from accessing a file system or a server at the same instant.
 
     Parameters
     ----------
     first
         Seconds of the first interval, > 0.
     longest
-        Seconds that an interval grows to; None keeps all as long as the first.
+        Maximum interval in seconds; None keeps the first one.
     timeout
-        Seconds from now to the deadline, or from the last call of `restart`.
+        Timeout in seconds, from now or from the last call of `restart`.
     growth
         Factor from one interval to the next.
     clock, sleep
-        Replace the clock and the sleep. A sleep that returns true was interrupted: there are no
-        more attempts.
+        Injected clock and sleep. A sleep that returns True was interrupted, and ends the attempts.
 
     Examples
     --------
@@ -66,18 +65,18 @@ class Backoff:
         return self.elapsed >= self._timeout
 
     def restart(self) -> None:
-        """Begin again, after progress, with the first interval and the whole timeout."""
+        """Restart, after progress, with the first interval and the full timeout."""
         self._interval = self._first
         self._start = self._clock()
 
     def next_pause(self) -> float:
-        """Return the seconds of the next pause, which never passes the deadline."""
+        """Return the seconds of the next pause, which never exceeds the deadline."""
         pause = self._interval * random.uniform(0.5, 1.0)
         self._interval = min(self._growth * self._interval, self._longest)
         return max(0.0, min(pause, self._timeout - self.elapsed))
 
     def wait(self) -> bool:
-        """Sleep until the next attempt; return False, without sleep, once the deadline passed."""
+        """Sleep until the next attempt; return False immediately if the deadline has passed."""
         return not self.is_over and not self._sleep(self.next_pause())
 
     async def wait_async(self) -> bool:

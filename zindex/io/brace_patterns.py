@@ -132,7 +132,7 @@ def _parse_range(found: re.Match[str], whole: str) -> tuple[range, int]:
 
 
 def _count(piece: _Piece) -> int:
-    """Return the number of names that a piece stands for."""
+    """Return the number of names that a piece expands to."""
     if isinstance(piece, str):
         return 1
     if isinstance(piece, tuple):

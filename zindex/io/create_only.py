@@ -1,10 +1,10 @@
-"""Create-only names: a finished file gets its final name unless that exists, on every file system.
+"""Create-only names: give a finished file its final name unless that exists, on any file system.
 
-Tried in this order: a rename that refuses an existing name, a hard link, and a claim.
-A claim is a file that is created exclusively under the final name, holds the name of the finished
-file, and is then replaced by it. Other writers complete a claim that they find, so a killed writer
-blocks none. A call may report an error after its work was done, such as a retried NFS request: the
-inode under the final name decides.
+In order of preference: a rename that fails for an existing name, a hard link, and a claim. A claim
+is a file that is created exclusively under the final name, contains the name of the finished file,
+and is then replaced by it. Other writers complete a claim that they find, so a killed writer blocks
+none. A call may report an error after its work was done, such as a retried NFS request: the inode
+under the final name decides.
 """
 
 import ctypes
@@ -18,27 +18,27 @@ from uuid import uuid4
 
 from zindex.errors import StoreError
 
-#: Start of a claim; the name of the finished file follows.
+#: Prefix of a claim, followed by the name of the finished file.
 CLAIM = b"zindex claim "
 # Errors of renameat2(2) and link(2) in file systems without them.
 _UNSUPPORTED = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.EMLINK)
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", lambda *names: -1)
-#: Flags of a file that must be new.
+#: Flags to create a new file.
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Waits for the content of a claim that was created just now.
+# Wait for the content of a claim that was just created.
 _NUM_WAITS, _PAUSE = 20, 0.05
 #: Whether mounts, by their device numbers, create files exclusively.
 _exclusive: dict[int, bool] = {}
 
 
 def partial_path(path: str | os.PathLike[str]) -> str:
-    """Return a fresh temporary name next to a path, for a file that is renamed when complete."""
+    """Return a new temporary name next to a path, for a file that is renamed when complete."""
     return f"{os.fspath(path)}.{uuid4().hex[:12]}.partial"
 
 
 def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, twice if a network file system still knows the one that it has replaced."""
+    """Open a file; retry if a network file system returns a stale handle of a replaced file."""
     try:
         return os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
@@ -83,12 +83,12 @@ def publish(partial: str, path: Path, status: os.stat_result) -> bool:
 
 
 def exchange(partial: str, path: str | os.PathLike[str], status: os.stat_result) -> None:
-    """Replace a file by a finished one of this status.
+    """Replace a file by a finished one with this status.
 
     Raises
     ------
     StoreError
-        If the system does not say whether that was done before another writer replaced it, too.
+        If it is unknown whether that was done before another writer replaced the file again.
     """
     try:
         os.replace(partial, path)
@@ -111,7 +111,7 @@ def has_inode(path: str | os.PathLike[str], status: os.stat_result) -> bool:
 
 
 def _rename_new(partial: str, path: Path) -> None:
-    """Rename a file by one call that refuses an existing name; Linux has it on most local disks."""
+    """Rename a file with one call that fails for an existing name; most local disks can."""
     ctypes.set_errno(errno.ENOSYS)
     names = os.fsencode(partial), os.fsencode(path)
     if _renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
@@ -139,7 +139,7 @@ def _claim(partial: str, path: Path) -> None:
     except OSError:
         with suppress(FileNotFoundError):  # another writer has completed the claim
             os.unlink(partial)
-            os.unlink(path)  # only its creator may: a free name is anybody's
+            os.unlink(path)  # only its creator may: anyone can take a free name
             raise
 
 
@@ -149,7 +149,7 @@ def complete(path: Path) -> bool:
     Raises
     ------
     StoreError
-        If its writer died before it said which file it claimed the name for.
+        If its writer died before it wrote which file it claimed the name for.
     """
     for _ in range(_NUM_WAITS):
         try:
@@ -164,7 +164,7 @@ def complete(path: Path) -> bool:
                     return True
         except FileNotFoundError:
             return False
-        time.sleep(_PAUSE)  # its creator goes on, or died within two calls
+        time.sleep(_PAUSE)  # its creator is still running, or died between two calls
     raise StoreError(
         f"{path} must be a whole file, it is the claim of a writer that died; remove it and run "
         "again"
@@ -172,7 +172,7 @@ def complete(path: Path) -> bool:
 
 
 def _check_exclusive(folder: Path) -> None:
-    """Refuse a file system that creates an existing file; each mount is probed once."""
+    """Reject a file system without exclusive creation; each mount is probed once."""
     device = os.stat(folder).st_dev
     if device not in _exclusive:
         probe, num_created = partial_path(folder / "probe"), 0

@@ -22,14 +22,14 @@ MAX_WINDOW_NBYTES = 1 << 27
 _ZSTD_NBYTES = 4 << 10
 
 
-# Never leaves a reader, which raises SourceError instead or skips the content.
+# Internal: a reader raises SourceError instead, or skips the content.
 class DamageError(Exception):
     """The content of a source file violates its format.
 
     Parameters
     ----------
     reason
-        What was found, as the end of a sentence that begins with the place.
+        The problem, as the end of a sentence that starts with the location.
     offset
         Its position, in bytes of the file's content after decompression.
     """

@@ -14,8 +14,8 @@ from zindex.io.objects import ObjectPath
 from zindex.io.request_threads import map_ahead
 from zindex.io.system_errors import reading
 
-#: Bytes per read from a file system. Larger buffers would be newly mapped pages each time, which
-#: costs more than the system calls that they save.
+#: Bytes per read from a file system. Larger buffers would be newly mapped each time, which costs
+#: more than the saved system calls.
 LOCAL_NBYTES = 1 << 16
 #: Bytes per request to an object store, and concurrent requests.
 REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
@@ -42,7 +42,7 @@ def read_chunks(file: SourceFile) -> Generator[bytes, None, None]:
 
 @contextlib.contextmanager
 def open_local(file: SourceFile) -> Iterator[int]:
-    """Open a local file and give its descriptor; its size must not have changed since listing."""
+    """Open a local file and yield its descriptor; its size must be unchanged since listing."""
     path = file.path
     try:
         with reading(path):

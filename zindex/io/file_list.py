@@ -14,10 +14,10 @@ from zindex.io.local import local_path
 from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
 from zindex.io.system_errors import reading
 
-#: Endings of compressed files, and their compression.
+#: Suffixes of compressed files, and their compression.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstandard"}
 _SHORT = {".tgz": "gzip", ".tbz2": "bzip2", ".txz": "xz", ".tzst": "zstandard"}
-# Upstream's schemes of S3; the sidecar is required with the second.
+# Schemes of S3 in cogdata; the second one requires the sidecar.
 _S3_NAMES = ("boto3", "metaboto3")
 _REPEATED = re.compile(r"(.*)\*(\d{1,6})")
 #: Times that a folder may be read in one epoch.
@@ -61,20 +61,20 @@ def list_files(
     Parameters
     ----------
     path
-        One string of files, folders and brace patterns with commas between, or a list of them.
+        Files, folders and brace patterns, separated by commas in one string or as a list.
     endings
-        Endings of file names, without those of compression. Other files in folders are skipped.
+        Suffixes of file names, without those of compression. Other files in folders are skipped.
     include_dirs
         Folders separated by commas; a suffix ``*n`` repeats the files of one n times.
 
     Raises
     ------
     ConfigError
-        If a scheme is refused, or a file is named twice.
+        If a scheme is not supported, or a file is named twice.
     StoreNotFoundError
         If a file or folder does not exist.
     SourceError
-        If a file is not regular, a folder is empty, or no file is named.
+        If a file is not regular, a folder is empty, or no file is given.
     """
     names = named_paths(path, include_dirs)
     files = [file for name in names for file in _find_files(name, endings)]
@@ -178,7 +178,7 @@ def _compression(name: str) -> str | None:
 
 
 def _has_ending(name: str, endings: Sequence[str]) -> bool:
-    """Return whether a file name has one of the endings."""
+    """Return whether a file name has one of the suffixes."""
     stem, ending = os.path.splitext(name)
     if ending in _SHORT:
         return "tar" in endings

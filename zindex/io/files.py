@@ -51,8 +51,8 @@ def write_once(
 def num_writers(place: Place) -> int:
     """Return how many threads write the few small files of one store.
 
-    In an object store each is a round trip. In a file system starting a thread costs more than a
-    file, and the builds of many stores run in threads already.
+    In an object store each write is a round trip. In a file system starting a thread costs more
+    than a file, and the builds of many stores already run in threads.
     """
     return 1 if isinstance(place, Path) else _NUM_REQUESTS
 
@@ -67,7 +67,7 @@ def read_file(path: Place, *, limit: int = 1 << 26) -> bytes:
     StoreError
         If it is larger than ``limit`` bytes.
     StoreUnavailableError, StoreUnreadableError
-        If an object store does not answer, or a file system refuses.
+        If an object store does not respond, or a file system reports an error.
     """
     if isinstance(path, Path):
         return local.read_file(path, limit=limit)
@@ -113,21 +113,21 @@ def file_version(path: Place) -> str | None:
     if isinstance(path, Path):
         with suppress(FileNotFoundError, NotADirectoryError), reading(path):
             facts = path.stat()
-            return f"{facts.st_mtime_ns}-{facts.st_ino}"  # clocks of file systems tick slowly
+            return f"{facts.st_mtime_ns}-{facts.st_ino}"  # file system clocks are coarse
         return None
     found = object_client.head(path)
     return None if found is None else found.version
 
 
 def modified_at(path: str) -> str:
-    """Return when a local file was changed last, or "" if it is missing."""
+    """Return the modification time of a local file, or "" if it is missing."""
     with suppress(OSError):
         return str(os.stat(path).st_mtime_ns)
     return ""
 
 
 def list_names(path: Place) -> set[str]:
-    """Return the names directly below a place; empty if it does not exist or is a file."""
+    """Return the names directly below a location; empty if it is missing or a file."""
     if isinstance(path, Path):
         with suppress(FileNotFoundError, NotADirectoryError), reading(path):
             return set(os.listdir(path))
@@ -136,14 +136,14 @@ def list_names(path: Place) -> set[str]:
 
 
 def list_keys(path: Place, *, depth: int | None = 1) -> Iterator[str]:
-    """Yield the keys of the files below a place, relative to it.
+    """Yield the keys of the files below a location, relative to it.
 
     Parameters
     ----------
     path
         The place, which may be missing.
     depth
-        Names in each key; None: any number of them.
+        Number of names in each key; None for any number.
     """
     keys = _walk(path) if isinstance(path, Path) else object_client.iterate_keys(path)
     return (key for key in keys if depth is None or key.count("/") == depth - 1)
@@ -171,7 +171,7 @@ def remove_file(path: Place) -> None:
 
 
 def remove_tree(path: Place) -> None:
-    """Remove everything below a place; a place where nothing is there is no error."""
+    """Remove everything below a location, if it exists."""
     if isinstance(path, Path):
         with suppress(OSError):  # some errors are raised in spite of ignore_errors
             shutil.rmtree(path, ignore_errors=True)
@@ -181,7 +181,7 @@ def remove_tree(path: Place) -> None:
 
 
 def remove_version(path: Path, version: str | None) -> bool:
-    """Remove a file or tree that has this `file_version` once it is moved aside; or put it back."""
+    """Move a file or tree aside, and remove it if it has this `file_version`; else move it back."""
     aside = Path(partial_path(path))
     try:
         os.rename(path, aside)
@@ -198,7 +198,7 @@ def remove_version(path: Path, version: str | None) -> bool:
 
 
 def link_file(path: Place, link: Place) -> None:
-    """Give a file a second name: a symbolic link, or in an object store a copy by the server."""
+    """Link a file under a second name: a symbolic link, or in object stores a server-side copy."""
     if isinstance(path, Path):
         assert isinstance(link, Path)
         local.make_folder(link.parent)
@@ -210,24 +210,24 @@ def link_file(path: Place, link: Place) -> None:
 
 
 def make_folder(path: Place) -> None:
-    """Make a folder, and those above it, with durable names; object stores need nothing."""
+    """Create a folder, and its parents, with durable names; does nothing in object stores."""
     if isinstance(path, Path):
         local.make_folder(path)
 
 
 def sync_directory(path: Place) -> None:
-    """Make the names in a directory durable; object stores need nothing."""
+    """Make the names in a directory durable; does nothing in object stores."""
     if isinstance(path, Path):
         local.sync_directory(path)
 
 
 def free_nbytes(path: Place) -> int | None:
-    """Return the free bytes below a place; None if unlimited."""
+    """Return the free bytes below a location; None if unlimited."""
     return local.free_nbytes(path) if isinstance(path, Path) else None
 
 
 def check_room(path: Place, needed: int) -> None:
-    """Check that a file system has room for so many bytes.
+    """Check that a file system has room for a number of bytes.
 
     Raises
     ------

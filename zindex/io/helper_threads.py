@@ -1,4 +1,4 @@
-"""Helper threads of one kernel call, which start within microseconds.
+"""Helper threads for kernel calls, which start within microseconds.
 
 Submitting futures to a pool takes as long as reading a batch. A helper that starts late, because
 other Python code holds the GIL, finds all work claimed, and the caller does not wait for it.
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-#: Claims and does units of work until none are left, and returns how many it has done.
+#: Claims and executes units of work until none are left, and returns how many it executed.
 Work: TypeAlias = Callable[[], int]
 
 
@@ -34,7 +34,7 @@ class _Helpers:
         self.reset()
 
     def reset(self) -> None:
-        """Start without threads, as a forked child does."""
+        """Start without threads, as in a forked child."""
         self.jobs: SimpleQueue[_Job] = SimpleQueue()
         self.size = 0
 
@@ -49,7 +49,7 @@ class _Helpers:
 
 
 def _help(jobs: SimpleQueue[_Job]) -> None:
-    """Run jobs for ever."""
+    """Run jobs forever."""
     while True:
         job = jobs.get()
         job.is_started = True
@@ -57,7 +57,7 @@ def _help(jobs: SimpleQueue[_Job]) -> None:
             job.count = job.work()
         finally:
             job.ended.release()
-        del job  # its arrays must not live until the next one
+        del job  # release its arrays before the next job
 
 
 _helpers = _Helpers()
@@ -65,13 +65,13 @@ os.register_at_fork(after_in_child=_helpers.reset)
 
 
 def run_with_helpers(work: Work, num_threads: int) -> int:
-    """Do work in this thread and in helpers that start in time; return the units done.
+    """Execute work in this thread and in helpers that start in time; return the units done.
 
     Parameters
     ----------
     work
-        Called by each thread; releases the GIL for almost all of its time. Once a call has
-        returned, a later call must find nothing to do.
+        Called by each thread; releases the GIL most of the time. Once a call has returned, later
+        calls must find nothing to do.
     num_threads
         Maximum number of threads, including this one.
     """

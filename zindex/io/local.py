@@ -1,7 +1,7 @@
 """Local files: durable create-only writes, bounded reads, reads by position and mappings.
 
 Every key has one possible content and is written at most once, so writers need no lock: the loser
-of a race finds the winner's equal bytes. Source: design of create-only object stores on POSIX
+of a race finds equal bytes of the winner. Source: design of create-only object stores on POSIX
 (write to a temporary file, fsync, rename or link). No descriptor stays open, so forks are safe.
 """
 
@@ -35,9 +35,9 @@ from zindex.io.create_only import CLAIM, NEW_FILE, exchange, open_descriptor, pa
 from zindex.io.system_errors import reading, writing
 
 _MAX_BUFFERS = 512
-# Smaller files gain nothing from having their blocks reserved.
+# Smaller files do not benefit from preallocation.
 _RESERVED_NBYTES = 1 << 20
-# Bytes of one direct write: the pages of a larger block cost as much as the copy to them.
+# Bytes per direct write: faulting in a larger buffer costs as much as copying to it.
 _DIRECT_NBYTES = 1 << 20
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 _PROT_READ = 1
@@ -97,8 +97,8 @@ def write_once(
     replace
         Whether to replace an existing, damaged file.
     cached
-        Whether the page cache should keep it, for a read that follows soon. Otherwise a large
-        build evicts nothing else, and writes with a fifth of the processor time.
+        Whether to keep it in the page cache, because it is read soon. Otherwise a large build
+        evicts nothing else from the cache, and writes with a fifth of the CPU time.
     """
     partial, nbytes = partial_path(path), sum(map(len, buffers))
     with writing(path, nbytes):
@@ -121,7 +121,7 @@ def write_once(
             if replace:
                 try:
                     exchange(partial, path, status)
-                except IsADirectoryError:  # nothing of zindex; moved aside
+                except IsADirectoryError:  # not written by zindex; moved aside
                     os.replace(path, partial_path(path))
                     exchange(partial, path, status)
                 return True
@@ -130,9 +130,9 @@ def write_once(
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield a fresh name for a file that replaces ``path`` if the block succeeds.
+    """Yield a temporary name for a file that replaces ``path`` if the block succeeds.
 
-    The replacement is atomic, and durable when the context ends.
+    The replacement is atomic, and durable when the block ends.
     """
     partial = partial_path(path)
     with writing(path), removing(partial):
@@ -143,7 +143,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def removing(partial: str) -> Iterator[None]:
-    """Remove the file of a temporary name if the block fails."""
+    """Remove the temporary file if the block fails."""
     try:
         yield
     except BaseException:
@@ -153,10 +153,10 @@ def removing(partial: str) -> Iterator[None]:
 
 
 def _reserve(descriptor: int, nbytes: int) -> None:
-    """Reserve the blocks of a file, if the file system can.
+    """Preallocate a file, if the file system supports it.
 
-    With reserved blocks ext4 syncs a file of some megabytes 2.5 times as fast. This is fallocate(2)
-    itself: ``os.posix_fallocate`` writes every block if the file system has no support.
+    On ext4, preallocated files of some megabytes sync 2.5 times as fast. Calls fallocate(2)
+    directly: ``os.posix_fallocate`` writes every block if the file system lacks support.
     """
     if _fallocate is not None and nbytes >= _RESERVED_NBYTES:
         # A failure, such as a full disk, is reported by the following write.
@@ -164,7 +164,7 @@ def _reserve(descriptor: int, nbytes: int) -> None:
 
 
 def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-    """Write all buffers; the kernel may take them in parts."""
+    """Write all buffers; the kernel may accept them in parts."""
     for first in range(0, len(buffers), _MAX_BUFFERS):
         pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
         while pending:
@@ -176,9 +176,9 @@ def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview
 
 
 def _write_direct(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-    """Write all buffers, as much as possible past the page cache, if the file system can."""
+    """Write all buffers, bypassing the page cache as far as the file system supports it."""
     flags, direct = fcntl.fcntl(descriptor, fcntl.F_GETFL), os.O_DIRECT
-    # Direct writes need aligned memory, which a mapping is.
+    # Direct writes need aligned memory, such as an anonymous mapping.
     block, filled = memoryview(mmap.mmap(-1, _DIRECT_NBYTES)), 0
     for buffer in buffers:
         pending = memoryview(buffer)
@@ -214,13 +214,13 @@ def read_file(path: Path, *, limit: int = 1 << 26) -> bytes:
     StoreError
         If it is larger than ``limit`` bytes.
     StoreUnreadableError
-        If the system refuses it, or fails to read it.
+        If the system denies or fails the read.
     """
     try:
         with reading(path), open_file(path, buffering=0) as stream:
             nbytes = os.fstat(stream.fileno()).st_size
             content = stream.read() if nbytes <= limit else b""
-        if content.startswith(CLAIM):  # its writer will complete it, or the next one
+        if content.startswith(CLAIM):  # its writer or the next one will complete it
             raise FileNotFoundError
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreNotFoundError(f"no file {path}; check the path") from error
@@ -240,7 +240,7 @@ def sync_file(path: str | os.PathLike[str]) -> os.stat_result:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, with durable names."""
+    """Create a folder, and its parents, with durable names."""
     with writing(path):
         if not path.exists():
             make_folder(path.parent)
@@ -255,7 +255,7 @@ def sync_directory(path: Path) -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # of a file system whose names need no call
+            if error.errno != errno.EINVAL:  # on a file system whose names need no sync
                 raise
         finally:
             os.close(descriptor)
@@ -277,7 +277,7 @@ def open_file(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
     Raises
     ------
     OSError
-        If the system cannot open it, or it is something else: a pipe would block for ever.
+        If the system cannot open it, or it is not a regular file: a pipe would block forever.
     """
     return open(path, "rb", buffering, opener=lambda *args: _open_regular(*args)[0])
 
@@ -304,7 +304,7 @@ def open_regular(path: str) -> tuple[int, int]:
     Raises
     ------
     SourceError
-        If something other than a regular file is at the path.
+        If the path is not a regular file.
     OSError
         If the system cannot open it.
     """
@@ -320,8 +320,8 @@ def open_regular(path: str) -> tuple[int, int]:
 
 
 def read_into(descriptor: int, array: AnyArray, offset: int) -> int:
-    """Fill a contiguous array from a byte offset; return the bytes read."""
-    # Most reads are one system call; one reads at most 2 GiB.
+    """Fill a contiguous array from a byte offset; return the number of bytes read."""
+    # Usually a single system call; one call reads at most 2 GiB.
     done = os.preadv(descriptor, [array.data], offset) if array.size else 0
     if done in (0, array.nbytes):
         return done
@@ -335,7 +335,7 @@ def read_into(descriptor: int, array: AnyArray, offset: int) -> int:
 
 
 def read_bytes(descriptor: int, nbytes: int, offset: int) -> memoryview:
-    """Return bytes of a file from an offset, fewer only at its end: one call may read a part."""
+    """Return bytes of a file from an offset, fewer only at its end; repeats partial reads."""
     content = np.empty(nbytes, np.uint8)
     return content[: read_into(descriptor, content, offset)].data
 
@@ -371,8 +371,8 @@ def _libc() -> ctypes.CDLL:
 class _Mapping:
     """A read-only mapping of a whole file, unmapped with the last array that views it."""
 
-    # Python's own mmap keeps a descriptor for each mapping (until 3.13), and a blend of a thousand
-    # datasets would use up the usual 1,024.
+    # Python's own mmap keeps a descriptor per mapping (until 3.13), and a blend of a thousand
+    # datasets would exceed the usual limit of 1,024.
     def __init__(self, descriptor: int, size: int, path: str) -> None:
         address = _libc().mmap(None, size, _PROT_READ, _MAP_SHARED, descriptor, 0)
         if address is None or address == _MAP_FAILED:
@@ -391,7 +391,7 @@ def map_file(path: str, nbytes: int | None = None) -> UInt8Array:
     path
         A regular file.
     nbytes
-        The size that it must have, or None for any.
+        Expected size, or None for any.
 
     Returns
     -------
@@ -401,7 +401,7 @@ def map_file(path: str, nbytes: int | None = None) -> UInt8Array:
     Raises
     ------
     VerificationError
-        If the size is another one.
+        If the size differs.
     """
     descriptor, size = open_regular(path)
     try:

@@ -1,4 +1,4 @@
-"""What this process may take of its machine: processors and memory."""
+"""Processors and memory that this process may use on its machine."""
 
 import math
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-# Where the system shows control groups; another place in tests.
+# Location of control groups; injected by tests.
 CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -16,8 +16,8 @@ def count_cpus(cpus: set[int] | None = None) -> int:
     Parameters
     ----------
     cpus
-        Their numbers, by default those that this process is bound to. A quota of its control
-        groups, of a container for example, and the request of its pod allow fewer.
+        Their numbers, by default the CPU affinity of this process. A quota of its control groups,
+        for example of a container, and the request of its pod allow fewer.
     """
     number = len(os.sched_getaffinity(0) if cpus is None else cpus)
     quotas = [number, *_read_quotas(), *_read_variable("ZINDEX_CPUS")]
@@ -25,10 +25,10 @@ def count_cpus(cpus: set[int] | None = None) -> int:
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that the processes of this job may take on this machine.
+    """Return the bytes of memory that the processes of this job may use on this machine.
 
-    The least of the machine's, of the limits of all control groups around this process, of what
-    Slurm gave to the job, and of the request of the pod.
+    The minimum of the machine's memory, the limits of all control groups of this process, the
+    allocation by Slurm, and the request of the pod.
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for text in _read_groups("memory", "memory.max", "memory.limit_in_bytes"):
@@ -38,13 +38,13 @@ def usable_memory() -> int:
 
 
 def _read_variable(name: str) -> list[int]:
-    """Return the number that a variable of the environment sets, unless it is 0 or none."""
+    """Return the number in an environment variable, unless it is 0 or unset."""
     text = os.environ.get(name, "")
     return [int(text)] if text.isdigit() and int(text) else []
 
 
 def _read_quotas() -> Iterator[float]:
-    """Yield the processors that each control group around this process may use."""
+    """Yield the number of processors that each control group of this process may use."""
     for text in _read_groups("cpu", "cpu.max", "cpu.cfs_quota_us cpu.cfs_period_us"):
         quota, _, period = text.partition(" ")
         if quota.isdigit() and period.isdigit() and int(period):
@@ -52,18 +52,18 @@ def _read_quotas() -> Iterator[float]:
 
 
 def _read_groups(controller: str, name: str, name_v1: str) -> Iterator[str]:
-    """Yield a value of this process's control group, and of those that contain it.
+    """Yield a value of this process's control group and of its ancestors.
 
     Parameters
     ----------
     controller
-        Of version 1, where each controller has a tree of its own.
+        Controller of version 1, where each has its own hierarchy.
     name, name_v1
         Files of version 2, and of version 1; several are joined.
     """
     files = {False: name, True: name_v1}
     for group, tree, is_v1 in _walk_groups(controller):
-        # In a container the path may be that of the host: then only the root is there.
+        # In a container the path may be that of the host; then only the root exists.
         while group.is_relative_to(tree):
             with suppress(OSError):
                 yield " ".join((group / item).read_text().strip() for item in files[is_v1].split())
@@ -76,7 +76,7 @@ def find_own_groups(controller: str) -> list[Path]:
 
 
 def _walk_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:
-    """Yield the control groups of this process, their trees, and whether those are of version 1."""
+    """Yield this process's control groups, their hierarchies, and whether of version 1."""
     try:
         lines = OWN_GROUPS.read_text().splitlines()
     except OSError:

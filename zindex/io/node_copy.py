@@ -33,13 +33,13 @@ def keep_copy(url: str, path: str | os.PathLike[str]) -> None:
     url
         The object, of any scheme of `open_remote`.
     path
-        The file; its directory is created when missing, and must be one that no other user can
-        write to. The file is replaced atomically: mappings of an older copy stay valid.
+        The file; its directory is created if missing, and other users must not be able to write to
+        it. The file is replaced atomically: mappings of an older copy stay valid.
 
     Raises
     ------
     ConfigError
-        If other users can write to the directory, or a link is at the place of its files.
+        If other users can write to the directory, or a link replaces one of its files.
     StoreNotFoundError
         If there is no such object.
     SourceError
@@ -52,8 +52,8 @@ def keep_copy(url: str, path: str | os.PathLike[str]) -> None:
     Notes
     -----
     One request checks whether a copy is current, by the size and version that the store reports. A
-    copy that was touched since its SHA-256 was recorded is read again and compared.
-    An object without either is fetched by every call.
+    copy that was modified after its SHA-256 was recorded is reread and compared. An object without
+    size or version is fetched by every call.
     """
     copy, file = Path(path), open_remote(url)
     with _private(copy.parent) as folder, _lock(folder, copy) as (record, is_locked):
@@ -61,7 +61,7 @@ def keep_copy(url: str, path: str | os.PathLike[str]) -> None:
             found = _look_up(file)
             if _is_current(record, url, found, folder, copy):
                 return
-            _write(record, "")  # never a copy with the version of another
+            _write(record, "")  # never combine a copy with the version of another one
             _replace(file, found, copy, is_alone=is_locked)
             _write(record, _describe(url, found, *_inspect(folder, copy, digests=True)))
             if found is UNKNOWN or _is_current(record, url, _look_up(file), folder, copy):
@@ -74,7 +74,7 @@ def keep_copy(url: str, path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def _private(folder: Path) -> Iterator[int]:
-    """Open a directory that no other user can write to, and give its descriptor."""
+    """Open a directory that no other user can write to, and yield its descriptor."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         descriptor = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -83,7 +83,7 @@ def _private(folder: Path) -> Iterator[int]:
     try:
         status = os.fstat(descriptor)
         others = status.st_mode & 0o022
-        if status.st_uid == os.geteuid() and others:  # made by a generous umask
+        if status.st_uid == os.geteuid() and others:  # created with a permissive umask
             os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~0o022)
         elif status.st_uid not in (0, os.geteuid()) or (
             others and not status.st_mode & stat.S_ISVTX
@@ -121,7 +121,7 @@ def _is_current(record: TextIO, url: str, found: Head, folder: int, copy: Path) 
         return False
     if known == _describe(url, found, identity, digest):
         return True
-    # A copy that was touched since it was checked is read again.
+    # A copy that was modified since it was checked is reread.
     same, now = known.splitlines()[:3], _inspect(folder, copy, digests=True)
     if same != _describe(url, found, None, "").splitlines()[:3] or now[1] != digest:
         return False
@@ -130,7 +130,7 @@ def _is_current(record: TextIO, url: str, found: Head, folder: int, copy: Path) 
 
 
 def _inspect(folder: int, copy: Path, *, digests: bool) -> tuple[str | None, str]:
-    """Return the identity of a copy of ours, None if there is none, and its SHA-256 if wanted."""
+    """Return the identity of our copy, None if there is none, and its SHA-256 if wanted."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(copy.name, flags, dir_fd=folder)
@@ -140,7 +140,7 @@ def _inspect(folder: int, copy: Path, *, digests: bool) -> tuple[str | None, str
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             return None, ""
-        # The time of change cannot be set, unlike that of modification.
+        # The change time cannot be set, unlike the modification time.
         identity = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_ctime_ns}"
         return identity, hashlib.file_digest(stream, "sha256").hexdigest() if digests else ""
 
@@ -154,7 +154,7 @@ def _replace(file: RemoteFile, found: Head, copy: Path, *, is_alone: bool) -> No
     """Fetch an object and replace the copy."""
     if is_alone:
         for left in copy.parent.glob(f"{glob.escape(copy.name)}.*.partial"):
-            left.unlink(missing_ok=True)  # of a killed process
+            left.unlink(missing_ok=True)  # left behind by a killed process
     with replacing(copy) as partial:
         if not file.download(partial):
             with open(partial, "xb") as stream:
@@ -166,7 +166,7 @@ def _replace(file: RemoteFile, found: Head, copy: Path, *, is_alone: bool) -> No
 
 @contextlib.contextmanager
 def _lock(folder: int, copy: Path) -> Iterator[tuple[TextIO, bool]]:
-    """Open and lock the version file of a copy; also give whether the lock was acquired."""
+    """Open and lock the version file of a copy; also yield whether the lock was acquired."""
     path, flags = copy.with_name(copy.name + VERSION_SUFFIX), os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         record = open(  # noqa: SIM115

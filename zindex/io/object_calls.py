@@ -1,6 +1,6 @@
 """Clients of object stores, retries of requests, and their errors.
 
-The only importer of obstore's clients. Each belongs to one process: obstore's threads do not
+The only importer of obstore's clients. Each client belongs to one process: obstore's threads do not
 survive ``fork``, so a child that inherited a used client gets an error instead of a deadlock.
 Credentials, endpoints and trusted certificates are read from the environment (``AWS_*``,
 ``GOOGLE_*``, ``AZURE_*``, ``SSL_CERT_FILE``).
@@ -46,7 +46,7 @@ _CLIENT_OPTIONS = (
 
 
 class CutShortError(Exception):
-    """An answer that is shorter than its header says."""
+    """A response that is shorter than its header says."""
 
 
 class _Clients:
@@ -77,7 +77,7 @@ class _Clients:
             self.clients.clear()
 
     def after_fork(self) -> None:
-        """Refuse the parent's clients in a child, which must not even free them."""
+        """Disable the parent's clients in a child, which must not even free them."""
         self.lock = threading.Lock()
         self.is_inherited = self.is_inherited or bool(self.clients)
 
@@ -136,7 +136,7 @@ def _make_client(path: ObjectPath, *, writes: bool) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason of an error in a few words, without addresses, bodies or secrets."""
+    """Return a short reason for an error, without addresses, bodies or secrets."""
     text = str(error)
     code = re.search(r"<Code>(\w+)</Code>", text)
     status = re.search(r"status code: (\d+[ \w]*)", text)
@@ -161,7 +161,7 @@ def _status(error: Exception) -> int | None:
 def unavailable(
     path: ObjectPath, action: str, error: Exception, *, seconds: float = 0.0, num_tries: int = 1
 ) -> StoreUnavailableError:
-    """Return the error of a request that failed finally."""
+    """Return the error for a request that failed permanently."""
     name = type(error).__name__
     if "InvalidCertificate" in str(error):
         remedy = "name the file of its authority in SSL_CERT_FILE, or check the address"
@@ -180,7 +180,7 @@ def unavailable(
 
 
 def ask(path: ObjectPath, action: str, request: Callable[[Any], R], *, writes: bool = False) -> R:
-    """Return the answer to a request, with retries of transient errors.
+    """Return the response to a request, retrying transient errors.
 
     FileNotFoundError and obstore's AlreadyExistsError pass through.
     """

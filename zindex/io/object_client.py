@@ -51,14 +51,14 @@ def put(
     buffers
         Contents, in order.
     replace
-        Whether to replace an existing object; otherwise that stays.
+        Whether to replace an existing object, which is kept otherwise.
     facts
         Attributes of the object, in letters and digits.
 
     Notes
     -----
-    One create-only request: multipart uploads are not create-only on every store. If its answer is
-    lost, the next attempt finds an object, which the caller reads back and compares.
+    A single create-only request, since multipart uploads are not create-only on every store. If the
+    response is lost, the next attempt finds an object, which the caller reads back and compares.
     """
     if path.is_read_only:
         raise ConfigError(
@@ -140,7 +140,7 @@ def get_range(path: ObjectPath, start: int, stop: int) -> memoryview:
     try:
         return ask(path, "read", request)
     except StoreUnavailableError as error:
-        if "status 416" in str(error):  # it ends before the start
+        if "status 416" in str(error):  # the object ends before the start
             return memoryview(b"")
         raise
 
@@ -149,7 +149,7 @@ def get_ranges(path: ObjectPath, starts: list[int], stops: list[int]) -> list[me
     """Return several ranges of an object, requested concurrently; as of `get_range`."""
 
     def request(client: Any) -> list[memoryview]:
-        # Not coalesced here: callers have joined neighbours already.
+        # Not coalesced here: callers have already joined neighbours.
         parts = client.get_ranges(path.key, starts=starts, ends=stops, coalesce=0)
         return [memoryview(part) for part in parts]
 
@@ -161,7 +161,7 @@ def get_ranges(path: ObjectPath, starts: list[int], stops: list[int]) -> list[me
         if "status 416" not in str(error):
             raise
         parts = [memoryview(b"")] * len(starts)
-    # This answer lacks the object's size, so a short range is requested again alone.
+    # This response lacks the object's size, so a short range is requested again separately.
     return [
         part if len(part) == stop - start else get_range(path, start, stop)
         for part, start, stop in zip(parts, starts, stops, strict=True)
@@ -169,7 +169,7 @@ def get_ranges(path: ObjectPath, starts: list[int], stops: list[int]) -> list[me
 
 
 def _whole(answer: Any, nbytes: int) -> memoryview:
-    """Return the body of an answer after checking its length."""
+    """Return the body of a response after checking its length."""
     content = memoryview(answer.bytes())
     if len(content) != nbytes:
         raise CutShortError(f"{len(content):,} of {nbytes:,} bytes")
@@ -213,7 +213,7 @@ def iterate_keys(path: ObjectPath) -> Iterator[str]:
 
 
 def copy(path: ObjectPath, target: ObjectPath) -> None:
-    """Copy an object within its bucket, replacing what is there; no content travels."""
+    """Copy an object within its bucket on the server, replacing an existing one."""
     ask(path, "copied", lambda client: client.copy(path.key, target.key), writes=True)
 
 

@@ -38,7 +38,7 @@ class ObjectPath:
         Raises
         ------
         ConfigError
-            If it is no URL of an object store, or has a user, query or fragment.
+            If it is not a URL of an object store, or has a user, query or fragment.
         """
         scheme, _, rest = url.partition("://")
         if scheme not in SCHEMES:
@@ -91,7 +91,7 @@ PlaceLike = str | os.PathLike[str] | ObjectPath
 
 
 def place_of(url: PlaceLike) -> Place:
-    """Return the place of a path or URL.
+    """Return the location for a path or URL.
 
     Raises
     ------

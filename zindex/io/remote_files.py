@@ -25,8 +25,8 @@ MSC_PREFIX = "msc://"
 #: Metadata of a file whose client reports neither size nor version.
 UNKNOWN = Head(-1, "")
 
-# Alignment of requests through boto3: each costs milliseconds of Python, and neighbouring spans may
-# be part of the same round.
+# Alignment of requests through boto3: each request costs milliseconds of Python, and neighbouring
+# spans are often read in the same round.
 _BOTO_NBYTES = 1 << 18
 _NOT_FOUND = ("404", "NoSuchKey", "NotFound")
 
@@ -180,7 +180,7 @@ def open_remote(url: str) -> RemoteFile:
     Raises
     ------
     ConfigError
-        If it names no object, or needs a package that is not installed.
+        If it does not name an object, or needs a package that is not installed.
     """
     if url.startswith(MSC_PREFIX):
         _import_msc(url)
@@ -206,7 +206,7 @@ def split_s3_url(url: str) -> tuple[str, str]:
     Raises
     ------
     ConfigError
-        If it is no such URL.
+        If it is not such a URL.
     """
     if not url.startswith(S3_PREFIX):
         raise ConfigError(f"an object of S3 must be named by s3://bucket/key, got {url}")

@@ -1,7 +1,7 @@
 """Daemon threads for calls that may block for long, such as requests to object stores.
 
 A request cannot be interrupted, and one to an unreachable store lasts until its deadline. In a
-daemon thread it does not keep the process from ending; callers that wait for it get an error at
+daemon thread it does not prevent the process from exiting; callers that wait for it get an error at
 exit.
 """
 
@@ -21,7 +21,7 @@ from zindex.errors import StoreUnavailableError
 R = TypeVar("R")
 V = TypeVar("V")
 
-#: Threads of one process that wait for answers, each to several requests to a shard.
+#: Threads of a process that wait for responses, each to several requests to a shard.
 NUM_THREADS = 64
 
 
@@ -39,7 +39,7 @@ class DaemonPool:
     def __init__(self, size: int = NUM_THREADS, name: str = "zindex-request") -> None:
         self.size = size
         self.name = name
-        # Priority, order, future, function and arguments; a thread that gets no future ends.
+        # Priority, order, future, function and arguments; a thread that gets no future exits.
         self._jobs: list[tuple[Any, ...]] = []
         self._order = itertools.count()
         # One item per job: a SimpleQueue wakes a thread faster than any other primitive.
@@ -74,7 +74,7 @@ class DaemonPool:
             self._put(priority, None, None, ())
 
     def _put(self, priority: float, *job: Any) -> None:
-        # Atomic, for no Python code runs in comparisons: order numbers are unique.
+        # Atomic, because comparing order numbers, which are unique, runs no Python code.
         heapq.heappush(self._jobs, (-priority, next(self._order), *job))
         self._ready.put(None)
 
@@ -93,14 +93,14 @@ class DaemonPool:
                 else:
                     settle(future.set_result, result)
                     del result
-            del future, function, args  # their objects must not live until the next job
+            del future, function, args  # release their objects before the next job
             self._idle.release()
 
 
 def map_in_threads(num_threads: int, function: Callable[..., R], *values: Iterable[Any]) -> list[R]:
-    """Return the results of a function in order, called by several threads, or by this one.
+    """Return the results of a function in order, called in several threads or in this one.
 
-    A value is taken from its iterable as soon as it is there. The first error is raised.
+    Values are taken from the iterable as they become available. The first error is raised.
     """
     if num_threads <= 1:
         return list(map(function, *values))
@@ -133,35 +133,35 @@ def map_ahead(
 
 
 def settle(complete: Callable[[Any], None], value: Any) -> None:
-    """Call a method that completes a future, unless the end of the process has completed it."""
+    """Call a method that completes a future, unless it was already failed at process exit."""
     with suppress(InvalidStateError):
         complete(value)
 
 
 class _ExitHook:
-    """Fails the futures that threads wait for when the process ends."""
+    """Fails the futures that threads wait for when the process exits."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Start without waiting threads, as a forked child does."""
+        """Start without waiting threads, as in a forked child."""
         self.event = threading.Event()
         self.awaited: set[Future[Any]] = set()
         self.pool = DaemonPool()
 
     def run(self) -> None:
-        """Fail every awaited future; the interpreter is about to join the waiting threads."""
+        """Fail every awaited future: the interpreter is about to join the waiting threads."""
         self.event.set()
         while self.awaited:
-            with suppress(KeyError):  # completed just now
+            with suppress(KeyError):  # just completed
                 settle(self.awaited.pop().set_exception, _ended())
 
 
 _exit_hook = _ExitHook()
 os.register_at_fork(after_in_child=_exit_hook.reset)
 # The only hook that runs before threads are joined; concurrent.futures uses it too.
-with suppress(RuntimeError):  # the process is ending
+with suppress(RuntimeError):  # the process is exiting
     threading._register_atexit(_exit_hook.run)  # type: ignore[attr-defined]
 
 
@@ -172,7 +172,7 @@ def _ended() -> StoreUnavailableError:
 
 
 def wait_until_done(future: "Future[Any]") -> None:
-    """Wait until a future is done; StoreUnavailableError if the process ends first."""
+    """Wait until a future is done; StoreUnavailableError if the process exits first."""
     if future.done():
         return
     _exit_hook.awaited.add(future)
@@ -181,7 +181,7 @@ def wait_until_done(future: "Future[Any]") -> None:
     try:
         future.exception()
     finally:
-        if future.done():  # otherwise other threads, which were not interrupted, still wait
+        if future.done():  # otherwise other threads, which were not interrupted, would still wait
             _exit_hook.awaited.discard(future)
 
 
@@ -201,5 +201,5 @@ def call(function: Callable[..., R], *args: Any) -> R:
 
 
 def pause(seconds: float) -> bool:
-    """Sleep; return whether the process is ending, so that retries are pointless."""
+    """Sleep; return whether the process is exiting, so that retries are pointless."""
     return _exit_hook.event.wait(seconds)

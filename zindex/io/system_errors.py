@@ -1,4 +1,4 @@
-"""Errors of the system at files, as sentences that name the file and what to do."""
+"""Convert system errors on files into sentences that name the file and a fix."""
 
 import contextlib
 import errno
@@ -26,16 +26,16 @@ _CHECK = "check its permissions and the file system"
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], nbytes: int | None = None) -> Iterator[None]:
-    """Raise StoreUnwritableError where the system refuses or fails to write a file.
+    """Raise StoreUnwritableError if the system denies or fails to write a file.
 
-    Errors of missing or existing files, and of other files, pass through.
+    Errors about missing or existing files, and about other files, pass through.
 
     Parameters
     ----------
     path
         The file.
     nbytes
-        Its size, if that is known.
+        Its size, if known.
     """
     try:
         yield
@@ -64,7 +64,7 @@ def unwritable(path: str, error: OSError, nbytes: int | None = None) -> StoreUnw
 
 
 def way_out(error: OSError) -> str:
-    """Return what to do about an error of the system."""
+    """Return the suggested fix for a system error."""
     return _WAYS_OUT.get(error.errno or 0, _CHECK)
 
 
@@ -80,7 +80,7 @@ def unreadable(path: str | os.PathLike[str], error: OSError) -> StoreUnreadableE
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raise StoreUnreadableError for system errors; errors of missing files pass through."""
+    """Raise StoreUnreadableError for system errors; errors about missing files pass through."""
     try:
         yield
     except (StoreError, FileNotFoundError, NotADirectoryError):
