@@ -115,11 +115,18 @@ class IndexBuild(StoreBuild[IndexPlan]):
         stored: list[asyncio.Task[ShardResult]] = []
         limit = asyncio.Semaphore(MAX_UNSAVED)
 
-        def save(layout: ArrayLayout, array: AnyArray, shard: int) -> None:
+        published = asyncio.Event()
+        if self.publish is None:
+            published.set()
+
+        async def store(layout: ArrayLayout, array: AnyArray, shard: int) -> ShardResult:
+            await published.wait()  # until then all processors compute
             values = array[slice(*layout.shard_bounds(shard))]
-            # In separate threads, because they wait for the disk.
-            work = asyncio.to_thread(store_shard, self.root, layout, shard, lambda: values)
-            stored.append(group.create_task(work))
+            # In threads of their own: they wait for the disk.
+            return await asyncio.to_thread(store_shard, self.root, layout, shard, lambda: values)
+
+        def save(layout: ArrayLayout, array: AnyArray, shard: int) -> None:
+            stored.append(group.create_task(store(layout, array, shard)))
             stored[-1].add_done_callback(lambda task: self.advance(1))
 
         async def count(shard: int, saved: asyncio.Task[Any]) -> int:
@@ -161,6 +168,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
             shuffled = await samples
             if self.publish is not None:
                 self.publish(IndexArrays(documents, boundaries, shuffled))
+                published.set()
             for shard in range(plan.shuffle_layout.num_shards):
                 save(plan.shuffle_layout, shuffled, shard)
         return [task.result() for task in stored]
