@@ -22,14 +22,14 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 
-# Elements that are validated at once: 2.5 bytes of scratch per byte of cache.
+# Elements that are validated at a time: 2.5 bytes of scratch per byte of cache.
 _BLOCK = 1 << 16
-# Above the size of any file, and far enough below 2**63 that a block's sum cannot wrap.
+# Above the size of any file, and far enough below 2**63 that a block's sum cannot overflow.
 _MAX_NBYTES = 1 << 62
 
 
 class IdxArrays(NamedTuple):
-    """The whole arrays of an ``.idx`` file."""
+    """The complete arrays of an ``.idx`` file."""
 
     #: Shape (sequences,), int32, tokens.
     sequence_lengths: Int32Array
@@ -45,7 +45,7 @@ class IdxArrays(NamedTuple):
 class IdxFile:
     """An ``.idx`` file that has passed every check of ``read_index``.
 
-    It keeps no open file, pickles as its fields, and reads spans into fresh arrays. A span outside
+    It keeps no open file, pickles as its fields, and reads spans into new arrays. A span outside
     the array is an IndexError; a file truncated after validation is a VerificationError.
     """
 
@@ -112,7 +112,7 @@ class IdxFile:
         return self._read("sequence_modes", start, stop)
 
     def map_arrays(self) -> IdxArrays:
-        """Map all arrays read-only, without a copy; a file cut meanwhile kills the process."""
+        """Map all arrays read-only, without copying; truncating the file kills the process."""
         content = map_file(self.path, self.nbytes)
         arrays = {
             name: content[start : start + length * np.dtype(dtype).itemsize].view(dtype)
@@ -155,14 +155,14 @@ def bin_path(prefix: str | os.PathLike[str]) -> str:
 def read_index(
     prefix: str | os.PathLike[str], *, multimodal: bool | None = None, require_bin: bool = True
 ) -> IdxFile:
-    """Validate ``prefix.idx`` to its last element, and the size of ``prefix.bin``.
+    """Validate all of ``prefix.idx``, and the size of ``prefix.bin``.
 
     Parameters
     ----------
     prefix
         Path of the pair without ``.idx``.
     multimodal
-        True demands a mode for each sequence; otherwise the size of the file decides.
+        True requires a mode for each sequence; otherwise the size of the file decides.
     require_bin
         False ignores the ``.bin``, for work on lengths only.
 
@@ -181,8 +181,8 @@ def read_index(
     Law: an accepted file has ``pointers[i] == itemsize * sum(lengths[:i])`` in exact integers, and
     every sequence is within the ``.bin``. Cost: one pass over the file in blocks of 65,536 elements
     (2 MB of memory for any count), about 2 ns per sequence once cached. The format has no checksum:
-    a changed token, mode or document boundary, or a dtype code replaced by another of the same
-    size, gives another valid file.
+    changing a token, mode or document boundary, or a dtype code to another one of the same size,
+    gives another valid file.
     """
     tokens_path = bin_path(prefix) if require_bin else None
     return read_idx_file(idx_path(prefix), tokens_path, multimodal=multimodal)
@@ -218,18 +218,18 @@ def parse_header(raw: bytes, size: int, path: str, *, multimodal: bool | None = 
     Parameters
     ----------
     raw
-        The first ``HEADER.size`` bytes of the file, fewer if it has fewer.
+        The first ``HEADER.size`` bytes of the file, or all if there are fewer.
     size
         Bytes of the whole file; negative if unknown.
     path
         Path or URL, for messages.
     multimodal
-        True demands a mode for each sequence; otherwise the size decides.
+        True requires a mode for each sequence; otherwise the size decides.
 
     Returns
     -------
     idx_file
-        The facts of the header, with 0 tokens, which the header does not count.
+        The facts of the header, with 0 tokens, which the header does not contain.
 
     Raises
     ------
@@ -296,8 +296,8 @@ def _check_sequences(descriptor: int, index: IdxFile) -> int:
                 f"a sequence length must be at least 0, but sequence_lengths[{start + at}] of "
                 f"{index.path} is {lengths[at]}; the file is damaged, so restore it"
             )
-        # stops[i] = pointers[i] + its bytes may wrap for a hostile pointer, but never for a valid
-        # one, and each pointer is compared with the one before it.
+        # stops[i] = pointers[i] + its bytes may overflow for a hostile pointer, but never for a
+        # valid one, and each pointer is compared with the previous one.
         np.multiply(lengths, itemsize, out=stops, dtype=np.int64)
         np.add(stops, pointers, out=stops)
         right = pointers[1:] == stops[:-1]
@@ -351,7 +351,7 @@ def _check_documents(descriptor: int, index: IdxFile) -> None:
 
 
 def check_bin(tokens_path: str, size: int | None, nbytes: int, path: str) -> None:
-    """Check that a ``.bin`` ends where the last sequence of its ``.idx`` does; None is unknown."""
+    """Check that a ``.bin`` ends where the last sequence of its ``.idx`` does; None if unknown."""
     if size not in (None, nbytes):
         raise SourceError(
             f"{tokens_path} must have {nbytes} bytes, where the last sequence of {path} ends, but "
@@ -360,7 +360,7 @@ def check_bin(tokens_path: str, size: int | None, nbytes: int, path: str) -> Non
 
 
 def missing_object(url: str) -> SourceError:
-    """Return the error of a file of a pair in object storage that is not there."""
+    """Return the error for a missing file of a pair in object storage."""
     return SourceError(
         f"both files of a .bin/.idx pair must be in object storage, but there is no {url}; give "
         "the URL of the pair without its suffix"

@@ -1,4 +1,4 @@
-"""Read the tokens of a ``.bin`` by position, with ``pread`` or through a mapping."""
+"""Read the tokens of a ``.bin`` by position, with ``pread`` or through a memory map."""
 
 import os
 import weakref
@@ -14,7 +14,7 @@ from zindex.io.files import modified_at
 from zindex.io.local import map_file, open_regular, read_exactly
 from zindex.io.system_errors import reading
 
-# Open descriptors per process; the usual limit is 1,024, and training needs some, too.
+# Open descriptors per process; the usual limit is 1,024, and training also needs some.
 _MAX_OPEN = 256
 _opened: "deque[weakref.ref[BinFile]]" = deque()
 
@@ -35,17 +35,17 @@ class _Descriptor:
 
 
 class BinFile:
-    """A ``.bin`` file read by ``pread`` into fresh arrays.
+    """A ``.bin`` file read by ``pread`` into new arrays.
 
-    It opens lazily in each process, takes no lock, pickles as its arguments and shares 256 open
-    descriptors with all others of its process. Threads may read concurrently.
+    It opens lazily in each process, takes no lock, pickles as its arguments, and shares 256 open
+    descriptors with all others in its process. Threads may read concurrently.
 
     Parameters
     ----------
     path
         The ``.bin`` file.
     nbytes
-        Required size, as ``IdxFile.bin_nbytes``; None accepts any.
+        Expected size, as ``IdxFile.bin_nbytes``; None accepts any.
     """
 
     __slots__ = ("__weakref__", "_descriptor", "_modified", "nbytes", "path")
@@ -106,7 +106,7 @@ class BinFile:
 
 
 def check_unchanged(path: str, size: int, nbytes: int, *, is_same: bool) -> None:
-    """Refuse a flat file that is shorter than when it was checked, or was changed since.
+    """Raise if a flat file is shorter than when it was checked, or was modified since.
 
     Raises
     ------
@@ -125,17 +125,17 @@ def check_unchanged(path: str, size: int, nbytes: int, *, is_same: bool) -> None
 
 
 class MappedBinFile:
-    """A ``.bin`` file read through a mapping, as read-only views without a copy.
+    """A ``.bin`` file read through a memory map, as read-only views without copying.
 
     Faster than ``BinFile`` for spans in the page cache, but truncating a mapped file kills the
-    process with SIGBUS. It pickles as its arguments; a forked child shares its parent's mapping.
+    process with SIGBUS. It pickles as its arguments; a forked child shares its parent's map.
 
     Parameters
     ----------
     path
         The ``.bin`` file.
     nbytes
-        Required size, as ``IdxFile.bin_nbytes``; None accepts any.
+        Expected size, as ``IdxFile.bin_nbytes``; None accepts any.
     """
 
     __slots__ = ("_content", "nbytes", "path")
@@ -159,12 +159,12 @@ class MappedBinFile:
         return content[start : start + count * itemsize].view(dtype)
 
     def close(self) -> None:
-        """Release the mapping; it is unmapped with its last view."""
+        """Release the map; it is unmapped with its last view."""
         self._content = None
 
 
 def check_span(path: str, size: int, offset: int, count: int, itemsize: int) -> None:
-    """Refuse a span outside the file, before memory is allocated for it."""
+    """Raise if a span is outside the file, before memory is allocated for it."""
     if count < 0 or offset < 0 or offset + count * itemsize > size:
         raise SourceError(
             f"a read must lie within the {size:,} bytes of {path}, but {count} items of "

@@ -24,7 +24,7 @@ class PairWriter:
     """Append tokens to a ``.bin``, with 13 bytes of memory per sequence for its ``.idx``.
 
     The ``.bin`` has a temporary name until ``finalize``, so that an existing file stays intact. A
-    call that raises SourceError has written nothing.
+    call that raises SourceError has not written anything.
 
     Parameters
     ----------
@@ -135,15 +135,14 @@ class PairWriter:
     def finalize(self, idx_path: str | os.PathLike[str]) -> None:
         """Write the ``.idx`` and rename both files, the ``.idx`` last.
 
-        An error while they are written leaves existing files intact, and ``finalize`` may be called
-        again.
+        An error during writing leaves existing files intact, and ``finalize`` may be called again.
 
         Raises
         ------
         SourceError
             If sequences follow the last ``end_document``, or the writer was finalized before.
         VerificationError
-            If an earlier write failed half way.
+            If an earlier write failed partway.
         """
         if self.data_file.closed:
             raise SourceError(
@@ -176,7 +175,7 @@ class PairWriter:
         write_index(index, self.dtype, lengths, entries, modes)
         with writing(idx_path), writing(self.bin_path), removing(index):
             self.data_file.close()
-            # A new .bin must never have an old .idx, not even after a power loss.
+            # A new .bin must never be combined with an old .idx, not even after a power loss.
             if os.path.lexists(idx_path):
                 os.unlink(idx_path)
                 sync_directory(Path(idx_path).parent)
@@ -208,7 +207,7 @@ def _discard(data_file: BinaryIO, partial: str, process: int) -> None:
 
 
 def convert_tokens(values: Any, dtype: DTypeLike, *, owner: str) -> AnyArray:
-    """Return the values as a flat array of the dtype; values that would change are refused.
+    """Return the values as a flat array of the dtype; raise if a value would change.
 
     Parameters
     ----------
@@ -259,7 +258,7 @@ def convert_tokens(values: Any, dtype: DTypeLike, *, owner: str) -> AnyArray:
 
 
 def _check_values(array: AnyArray, target: AnyDType, owner: str) -> None:
-    """Refuse the first value that the target dtype cannot hold."""
+    """Raise for the first value that the target dtype cannot represent."""
     if array.dtype.kind in "iu" and target.kind in "iu":
         limits = np.iinfo(target)
         outside = (array < limits.min) | (array > limits.max)
@@ -273,7 +272,8 @@ def _check_values(array: AnyArray, target: AnyDType, owner: str) -> None:
             elif target.kind == "f":
                 outside = _float_differs(array, cast)
             else:
-                # 2**63 as a float is int64's first value outside, and casts to its last inside.
+                # 2**63 as a float is the first value outside int64, but casts to the last one
+                # inside.
                 outside = (cast.astype(array.dtype) != array) | (array >= 2.0**63)
     first = np.flatnonzero(outside)
     if first.size:

@@ -1,4 +1,4 @@
-"""Write ``.idx`` files: whole, or in blocks for arrays that do not fit into memory."""
+"""Write ``.idx`` files: as a whole, or in blocks for arrays that do not fit into memory."""
 
 import os
 from collections.abc import Iterable
@@ -40,9 +40,9 @@ def write_index_blocks(
     sequences
         Blocks of sequences: shape (sequences,) lengths in tokens, and their modes.
     document_indices
-        Blocks of entries: the first is 0, none falls, the last is the number of sequences.
+        Blocks of entries: they start at 0, never decrease, and end at the number of sequences.
     num_sequences
-        Sequences of all blocks.
+        Sequences in all blocks.
     num_documents
         Documents; ``document_indices`` has one entry more.
     has_modes
@@ -52,8 +52,8 @@ def write_index_blocks(
     ------
     SourceError
         If a length is negative or not below 2**31, a mode is not an int8, modes are missing,
-        unexpected or of another number, an entry falls, leaves [0, sequences], or is a first entry
-        other than 0, or the blocks have other numbers than announced.
+        unexpected or of another number, an entry decreases, is outside [0, sequences], or does not
+        start at 0, or the blocks have other numbers than announced.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Split a stream of bytes into lines, and parse the JSON object of each.
 
-``orjson`` parses if it is installed (the extra ``streaming``), and ``json`` parses what it refuses,
-so both accept the same lines. ``NaN`` and ``Infinity`` are no JSON. `loads` alone differs in two
-ways: with ``orjson`` integers of more than 64 bits become floats, and of a name that an object
-repeats the last value wins; `parse_object` keeps the former, and refuses the latter.
+``orjson`` parses if it is installed (the extra ``streaming``), and ``json`` parses what it rejects,
+so both accept the same lines. ``NaN`` and ``Infinity`` are not JSON. `loads` alone differs in two
+ways: with ``orjson`` integers of more than 64 bits become floats, and for a repeated name the last
+value wins; `parse_object` preserves the former and rejects the latter.
 """
 
 import json
@@ -26,7 +26,7 @@ def _refuse(name: str) -> None:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; either value of a repeated name may be meant."""
+    """Return an object; raise for repeated names, which are ambiguous."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -41,9 +41,9 @@ try:
 except ImportError:  # pragma: no cover
     loads = decode_with_json
 
-#: Bytes of the longest line that is read.
+#: Maximum bytes of a line.
 MAX_LINE_NBYTES = 1 << 28
-# Larger numbers may be whole ones of more than 64 bits.
+# Larger numbers may be integers of more than 64 bits.
 _EXACT = 2.0**63
 _MAX_NESTED = 500
 
@@ -51,23 +51,23 @@ __all__ = ["MAX_LINE_NBYTES", "cut_lines", "loads", "parse_object"]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """Return the object that a line holds, the same with any installed parser.
+    """Return the object in a line, the same with any installed parser.
 
-    ``orjson`` is used for lines that the standard library parses alike: those without integers of
+    ``orjson`` is used for lines that the standard library parses equally: those without integers of
     more than 64 bits, without repeated names, and without nesting so deep that one of the parsers
-    gives up.
+    fails.
 
     Raises
     ------
     SourceError
-        If it holds none, with the reason only; the caller adds the file.
+        If it contains none, with the reason only; the caller adds the file.
     """
     value = None
     if loads is not decode_with_json:
         with suppress(ValueError, RecursionError):
             value = loads(line)
-        # Each name is followed by these two, unless all are by a blank; in a text the quote is
-        # escaped.
+        # Each name is followed by these two characters, unless all are followed by a blank; within
+        # texts the quote is escaped.
         num_names, count = _count_names(value), line.count(b'":')
         if num_names not in (count, count - line.count(b'\\":') if count > num_names else -1):
             value = None
@@ -84,7 +84,7 @@ def _check_object(value: Any) -> dict[str, Any]:
 
 
 def _count_names(value: Any) -> int:
-    """Return how many names an object and those in it have; -1 if parsers may disagree on it."""
+    """Return the number of names in an object and nested ones; -1 if parsers may disagree on it."""
     if type(value) is not dict:
         return 0
     count, depth, level = 0, 0, [value]
@@ -105,7 +105,7 @@ def _count_names(value: Any) -> int:
 
 
 def _parse_slowly(line: bytes) -> Any:
-    """Return the value of a line, parsed by the standard library; SourceError says why not."""
+    """Return the value of a line, parsed by the standard library; SourceError states the reason."""
     if not line.strip():
         raise SourceError("there is a blank line")
     try:
@@ -114,7 +114,7 @@ def _parse_slowly(line: bytes) -> Any:
         raise SourceError("there is JSON that is nested too deeply") from None
     except ValueError as error:
         reason: object = error
-        if isinstance(error, json.JSONDecodeError):  # its column counts from 1, as editors do
+        if isinstance(error, json.JSONDecodeError):  # its column counts from 1, as in editors
             reason = f"{error.msg} at column {error.colno:,}"
         raise SourceError(f"there is no JSON: {reason}") from None
 
@@ -131,7 +131,7 @@ def cut_lines(
     offset
         Offset of the first byte in the file.
     stop
-        Lines that begin at or after this byte are left out; None keeps all.
+        Omit lines that start at or after this byte; None keeps all.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def cut_lines(
     carry: list[bytes] = []
     carry_nbytes = 0
     for chunk in chunks:
-        # Split first, then join: only the ends of a large chunk are copied once more.
+        # Split first, then join, so that only the ends of a large chunk are copied again.
         lines = chunk.split(b"\n")
         if len(lines) == 1:
             carry.append(chunk)

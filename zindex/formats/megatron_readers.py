@@ -111,15 +111,15 @@ class _IndexReader:
     idx_path
         The ``.idx`` file.
     multimodal
-        Whether the file must have modes, which are then read.
+        Whether the file must have modes, which are then loaded.
     sequences_per_dataset
-        The sequences and the entries of ``document_indices`` that the header must count.
+        The expected numbers of sequences and ``document_indices`` entries in the header.
     dtype_code
         Accepted for compatibility with Megatron; the header's code decides.
     bin_path
         The ``.bin`` whose size is also checked, or None.
     mmap
-        Whether the arrays are read-only views of a mapping instead.
+        Whether the arrays are read-only views of a memory map instead.
     """
 
     #: Shape (sequences,), int32, tokens.
@@ -212,11 +212,11 @@ class _BinReader(ABC):
 
 
 class _MMapBinReader(MappedBinFile, _BinReader):
-    """Read through a mapping: read-only views, no copy."""
+    """Read through a memory map: read-only views, no copy."""
 
 
 class _FileBinReader(_BinReader):
-    """Read by position into fresh arrays, and retry when the file system fails.
+    """Read by position into new arrays, and retry when the file system fails.
 
     The file is opened lazily; each copy, pickled or not, opens it again.
 
@@ -225,11 +225,11 @@ class _FileBinReader(_BinReader):
     bin_path
         The ``.bin`` file.
     num_max_retries
-        Most retries; a truncated file is not retried.
+        Maximum number of retries; a truncated file is not retried.
     sleep_duration_start
         Seconds before the first retry, doubled before each later one.
     nbytes
-        Required size of the file, or None.
+        Expected size of the file, or None.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class _FileBinReader(_BinReader):
                     attempt,
                     self.num_max_retries + 1,
                     self._bin_path,
-                    str(error),  # handlers that keep records would keep the traceback, too
+                    str(error),  # handlers that keep records would also keep the traceback
                     pause,
                 )
             # Outside the except block nothing keeps the failed read's descriptor open.
@@ -281,7 +281,7 @@ class _FileBinReader(_BinReader):
 
 
 def _find_version(path: str) -> tuple[int, int, int] | None:
-    """Return what changes when a file is replaced or written; None if it is missing."""
+    """Return a value that changes if a file is replaced or written; None if it is missing."""
     with suppress(OSError):
         status = os.stat(path)
         return status.st_ino, status.st_size, status.st_mtime_ns

@@ -10,9 +10,9 @@ from zlib import adler32
 
 from zindex.errors import SourceError
 
-#: Bytes of a header; contents are padded to as many.
+#: Size of a header; contents are padded to a multiple of it.
 BLOCK_NBYTES = 512
-#: Bytes that a long name or the fields of a pax header may take.
+#: Maximum bytes of a long name or of the fields of a pax header.
 MAX_EXTENSION_NBYTES = 1 << 20
 _ZEROS = bytes(BLOCK_NBYTES)
 # The modulus of adler32, whose low half is a plain sum of bytes.
@@ -25,7 +25,7 @@ REGULAR = frozenset(b"0\x007")
 DIRECTORY = ord("5")
 #: Extended headers: two kinds of pax, the pax of all members, a long name, and a long link.
 EXTENSIONS = frozenset(b"xXgLK")
-#: Members that are refused; none has content.
+#: Members that are rejected; none has content.
 LINKS = {
     ord("1"): "a hard link",
     ord("2"): "a symbolic link",
@@ -97,7 +97,7 @@ def _read_base256(field: bytes) -> int:
 
 @dataclass(slots=True)
 class Extension:
-    """The fields of extended headers, which override those of the member after them."""
+    """The fields of extended headers, which override those of the next member."""
 
     name: bytes | None = None
     nbytes: int | None = None
@@ -119,7 +119,7 @@ class Extension:
             found = _PAX_LENGTH.match(content, at)
             stop = at + int(found[1]) if found is not None else 0
             if found is None or not found.end() < stop <= len(content) or content[stop - 1] != 10:
-                # The rest may be padding of old programs.
+                # The rest may be padding by old programs.
                 if content.count(0, at) == len(content) - at:
                     return
                 raise SourceError("there is a pax header that cannot be read")

@@ -21,11 +21,11 @@ from zindex.store.open import Store
 from zindex.store.shard_files import ShardResult, store_shard
 from zindex.store.tokens import LINK, open_tokens
 
-#: Default grid of the tokens: 16 Mi tokens are 32 or 64 MiB, enough to keep any disk busy.
+#: Default grid of the tokens: 16 Mi tokens are 32 or 64 MiB, enough to saturate a disk.
 TOKEN_GRID = ChunkGrid(shard_length=1 << 24)
 
-# The identity of a corpus has the first bytes of every block of its .bin: a build is not resumed
-# with other data, and a petabyte need not be read twice.
+# The identity of a corpus includes the first bytes of every block of its .bin: a build cannot be
+# resumed with other data, and a petabyte need not be read twice.
 _BIN_BLOCK_NBYTES, _BIN_SAMPLE_NBYTES = 1 << 26, 1 << 16
 
 
@@ -46,19 +46,20 @@ def convert(
     prefix
         Path or URL of a ``.bin/.idx`` pair without its suffix, a glob of paths, or several of them.
     store_url
-        The store of a corpus given by its path. For a glob or several paths, even if they name one
-        corpus only, the directory of their stores, each named after its corpus with ``.zarr``.
+        The store of a single corpus given by its path. For a glob or several paths, even if they
+        match only one corpus, the directory of the stores, each named after its corpus with
+        ``.zarr``.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     link
-        Whether to leave the tokens in place: the store then holds the lengths and offsets, and the
-        path of the ``.bin``.
+        Whether to leave the tokens in the ``.bin``: the store then holds the lengths and offsets,
+        and the path of the ``.bin``.
     grid
-        Elements per chunk and shard of every array, and the codec; None takes the defaults.
+        Elements per chunk and shard of every array, and the codec; None uses the defaults.
     multimodal
-        True demands a mode per sequence; None takes them where there are any.
+        True requires a mode for each sequence; None keeps modes if present.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
 
     Returns
     -------
@@ -68,16 +69,16 @@ def convert(
     Raises
     ------
     SourceError
-        If a pair is missing or damaged, before anything is written; or if a finished store links
-        to a ``.bin`` that is gone.
+        If a pair is missing or damaged, before anything is written; or if a finished store links to
+        a missing ``.bin``.
     ConfigError
         If a store would link to object storage.
     FingerprintMismatchError
-        If a store of other content is already there.
+        If a store with other content already exists.
 
     Notes
     -----
-    Law: ``zindex.export`` gives back the same bytes. Memory: one shard per thread.
+    Law: ``zindex.export`` restores the same bytes. Memory: one shard per thread.
     """
     corpora = [open_pair(path, multimodal) for path in expand_prefixes(prefix)]
     prefixes = [corpus.prefix for corpus in corpora]
@@ -101,7 +102,7 @@ def convert(
 
 
 def _name_stores(prefixes: Sequence[str], root: Place) -> list[Place]:
-    """Return the place of each of several stores."""
+    """Return the locations of several stores."""
     if is_store(str(root)):
         raise ConfigError(
             f"several corpora need a directory for their stores, {root} is a store; give another"
@@ -131,13 +132,13 @@ async def convert_corpus(
     Parameters
     ----------
     corpus, root, grid
-        The corpus, the place of the store, and its grid; None for the default grids.
+        The corpus, the location of the store, and its grid; None for the default grids.
     workers, verb
-        Where tasks run and progress is shown, and the end of the name of the step.
+        Where tasks run and progress is shown, and the last word of the name of the step.
     link
-        Whether to store the path of the ``.bin`` in place of the tokens.
+        Whether to store the path of the ``.bin`` instead of the tokens.
     facts
-        Further attributes of the store.
+        Additional attributes of the store.
     """
     plan = await plan_corpus(corpus, root, link, grid, workers.executor)
     name = os.path.basename(corpus.prefix)

@@ -1,4 +1,4 @@
-"""The driver of ingestion: claim a place, run one task per partition or shard, commit, resume."""
+"""The driver of ingestion: claim a location, run tasks per partition or shard, commit, resume."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ ShardTask = Callable[[ArrayLayout, int], tuple[Any, ...]]
 
 # One process reads this much in less time than others take to start.
 _NBYTES_ALONE = 1 << 20
-# What a user calls the entries of an identity.
+# User-facing names of the entries of an identity.
 _NAMES = {
     "source": "the files, or their sizes",
     "meta_names": "meta_names (--meta)",
@@ -52,7 +52,7 @@ _NAMES = {
 
 
 class Workers(NamedTuple):
-    """Where tasks run, and where progress is shown."""
+    """Where tasks run and where progress is shown."""
 
     executor: Executor
     shown: Progress
@@ -66,21 +66,21 @@ def open_workers(
     *tasks: Callable[..., Any],
     source: SampleFiles | None = None,
 ) -> Iterator[Workers]:
-    """Open the executor of a client or of processes of this machine, and the progress display.
+    """Open the executor for a client or for processes of this machine, and the progress display.
 
     Parameters
     ----------
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     num_processes
-        Processes to start in place of a client; 1 is this process, 0 one per core unless the source
-        is small, None none.
+        Processes to start instead of using a client; 1 is this process, 0 one per core unless the
+        source is small, None none.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
     tasks
-        Functions that the processes import while they start.
+        Functions whose modules the processes import at startup.
     source
-        What the tasks read.
+        The input of the tasks.
 
     Raises
     ------
@@ -111,7 +111,7 @@ async def write_store(
     facts: Mapping[str, Any] | None = None,
     rows: Mapping[str, AnyArray] = MappingProxyType({}),
 ) -> Store:
-    """Write and commit a planned store; committed stores and finished shards are kept.
+    """Write and commit a planned store, keeping committed stores and finished shards.
 
     Parameters
     ----------
@@ -127,12 +127,12 @@ async def write_store(
     facts
         Attributes of the store that are not part of its identity.
     rows
-        Arrays that are in memory here, by their names: they need no tasks.
+        In-memory arrays by name, which need no tasks.
 
     Raises
     ------
     FingerprintMismatchError
-        If other content is already there.
+        If a store with other content exists.
     """
     with workers.shown.step(title, plan.num_shards) as advance:
         try:
@@ -167,11 +167,11 @@ async def write_store(
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A place claimed for one import; concurrent imports of the same content share the claim."""
+    """A location claimed for one import; concurrent imports of the same content share the claim."""
 
-    #: Place of the store, or the work folder of a pair.
+    #: Location of the store, or the work folder of a pair.
     root: Place
-    #: Everything that decides the content.
+    #: Everything that determines the content.
     identity: dict[str, Any]
     #: Kind of the store.
     kind: str = KIND
@@ -179,14 +179,14 @@ class Claim:
     async def run(
         self, find: Callable[[], R | None], make: Callable[[], Awaitable[R]], *, restart: bool
     ) -> R:
-        """Return the finished result, or claim the place and make it.
+        """Return the finished result, or claim the location and create it.
 
         Parameters
         ----------
         find
             Returns the finished result, or None.
         make
-            Makes it; finished partitions and shards of an earlier call are kept.
+            Creates it, keeping finished partitions and shards of an earlier call.
         restart
             See `take`.
         """
@@ -197,28 +197,29 @@ class Claim:
         try:
             return await make()
         except FileNotFoundError:  # such as StoreNotFoundError
-            # A concurrent call that makes the same removes the scratch files when it has finished.
+            # A concurrent call with the same result removes the scratch files when it has finished.
             found = await asyncio.to_thread(find)
             if found is None:
                 raise
             return found
 
     def take(self, *, restart: bool) -> None:
-        """Claim the place, unless an unfinished import of other content is there.
+        """Claim the location, unless it has an unfinished import of other content.
 
-        An import without any finished partition, such as one whose first call had a wrong setting,
-        is replaced. If it is still running, it fails after its next partition: see `check`.
+        An import without finished partitions, for example because its first call had a wrong
+        setting, is replaced. If it is still running, it fails after its next partition: see
+        `check`.
 
         Parameters
         ----------
         restart
-            Whether to remove any unfinished import first, also one of the same content. No other
-            import may be running there.
+            Whether to first remove any unfinished import, also of the same content. No other import
+            may be running at this location.
 
         Raises
         ------
         FingerprintMismatchError
-            If something else is there: another import, unless that is removed, or other files.
+            If the location has other files, or another import that is not to be removed.
         """
         path = self.root / IMPORT_KEY
         if files.exists(path):
@@ -226,7 +227,8 @@ class Claim:
             if restart:
                 self._remove()
             elif names and not has_notes(self.root) and not files.exists(self.root / PLAN_KEY):
-                # Compare again: a concurrent import of this content may have claimed the place.
+                # Compare again, because a concurrent import of this content may have claimed the
+                # location.
                 if self._differences():
                     files.remove_file(path)
             elif names:
@@ -238,7 +240,7 @@ class Claim:
         begin_import(self.root, self.identity)
 
     def check(self) -> None:
-        """Check that no other import has claimed the place since.
+        """Check that no other import has claimed the location since.
 
         Raises
         ------
@@ -258,9 +260,9 @@ class Claim:
         Parameters
         ----------
         identify
-            Returns the identity that a store was made with.
+            Returns the identity with which a store was created.
         what
-            What another store holds, for the message.
+            Description of other stores, for the message.
 
         Raises
         ------
@@ -279,14 +281,14 @@ class Claim:
         return store
 
     def _differences(self) -> list[str]:
-        """Return what differs from the import that the place is claimed for, in a user's words."""
+        """Return the differences to the import that claimed the location, in user-facing terms."""
         path = self.root / IMPORT_KEY
         try:
             content = files.read_file(path)
-            if not content:  # created just now, or by a process that died; `begin_import` decides
+            if not content:  # just created, or by a process that died; `begin_import` decides
                 return []
             stored = parse_json(content, str(path))
-        except StoreNotFoundError:  # a concurrent import has just finished, or replaces another
+        except StoreNotFoundError:  # a concurrent import just finished, or replaces another
             return []
         return [
             _NAMES.get(name, name)
@@ -314,5 +316,5 @@ class Claim:
         for key in sorted(files.list_keys(metadata)):
             if key != IMPORT_KEY.rpartition("/")[2]:
                 files.remove_file(metadata / key)
-        # The claim is removed last: a removal that is interrupted is then repeated.
+        # The claim is removed last, so that an interrupted removal is repeated.
         end_import(root)

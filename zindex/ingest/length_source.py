@@ -43,7 +43,7 @@ class LengthSource:
             spec = reader.spec
             facts = SourceFacts(spec["length_digest"], spec["num_sequences"], spec["num_tokens"])
             return cls(path, facts, reader)
-        # Workers may run in another directory.
+        # Workers may have another working directory.
         index = replace(reader, path=os.path.abspath(reader.path))
         digest = digest_array(index.sequence_lengths, index.num_sequences)
         return cls(path, SourceFacts(digest, index.num_sequences, index.num_tokens), index)
@@ -75,7 +75,7 @@ def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:
 
 
 def _read_concurrently(reader: RowReader, start: int, stop: int) -> Int32Array:
-    """Return rows of an array, reading its shards concurrently: one core waits for memory."""
+    """Return rows of an array, reading its shards concurrently, as one core is memory-bound."""
     step = reader.layout.shard_length
     if stop > len(reader) or stop - start <= step:
         return reader.read(start, stop)

@@ -1,4 +1,4 @@
-"""Merge corpora, pairs and token stores, to one pair or one store; export a store as a pair."""
+"""Merge corpora, pairs and token stores, into one pair or store; export a store as a pair."""
 
 import asyncio
 import os
@@ -24,15 +24,15 @@ from zindex.store.tokens import open_tokens
 class MergedCorpus:
     """The result of a merge."""
 
-    #: Path of the pair without suffix, or place of the store.
+    #: Path of the pair without suffix, or location of the store.
     path: str
-    #: Merged corpora.
+    #: Number of merged corpora.
     num_sources: int
-    #: Documents of all.
+    #: Documents in total.
     num_documents: int
-    #: Sequences of all.
+    #: Sequences in total.
     num_sequences: int
-    #: Tokens of all sequences together.
+    #: Tokens in total.
     num_tokens: int
 
 
@@ -53,44 +53,43 @@ def merge(
     Parameters
     ----------
     sources
-        Pairs of ``.bin/.idx`` by their paths or URLs without suffix or by globs of paths, Zarr
-        token stores, and folders: of a folder the pairs are merged by name, or its stores if it
-        has no pairs.
+        Paths or URLs of ``.bin/.idx`` pairs without suffix, globs of paths, Zarr token stores, and
+        folders: the pairs of a folder are merged by name, or its stores if it has no pairs.
     target
-        Path of the pair to write, without suffix, or place of the store.
+        Path of the pair to write, without suffix, or location of the store.
     to
-        ``"bin"`` for a pair, ``"zarr"`` for a store; None for the form of the sources.
+        ``"bin"`` for a pair, ``"zarr"`` for a store; None for the format of the sources.
     multimodal
-        True demands a mode for each sequence, False leaves modes out; None keeps them where all
-        sources have them, and refuses to lose those that only some have.
+        True requires a mode for each sequence, False drops modes; None keeps them if all sources
+        have them, and is an error if only some have.
     overwrite
-        Whether an existing pair may be replaced.
+        Whether to replace an existing pair.
     restart
-        Whether an unfinished merge to the same pair is removed first, also one of other sources. No
-        other merge may be running there.
+        Whether to first remove an unfinished merge to the same pair, also one of other sources. No
+        other merge to it may be running.
     grid
-        Of a store: elements per chunk and shard of every array, and the codec.
+        For a store: elements per chunk and shard of every array, and the codec.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
 
     Returns
     -------
     merged
-        The place and counts of the merged corpus.
+        The location and counts of the merged corpus.
 
     Raises
     ------
     SourceError
-        If a source is missing or damaged, or the sources have not one dtype, before anything is
+        If a source is missing or damaged, or the dtypes of the sources differ, before anything is
         written.
     ConfigError
-        If the sources have several forms and ``to`` is None.
+        If the formats of the sources differ and ``to`` is None.
     StoreError
-        If a pair is already there.
+        If a pair already exists.
     FingerprintMismatchError
-        If an unfinished merge of other sources, or another store, is there.
+        If an unfinished merge of other sources, or another store, exists.
 
     Notes
     -----
@@ -113,7 +112,7 @@ def merge(
         identity = {"source": [[part.prefix, part.version] for part in parts], "modes": has_modes}
         claim = Claim(write_pair.work_folder(base), identity)
         await asyncio.to_thread(claim.take, restart=restart)
-        # An earlier call may have been interrupted while it renamed the files.
+        # An earlier call may have been interrupted while renaming the files.
         if await asyncio.to_thread(write_pair.finish_pair, base, replace=overwrite) is None:
             with write_pair.shared(base, replace=overwrite):
                 await write_pair.write_pair(
@@ -127,7 +126,7 @@ def merge(
 
 
 def _common_form(parts: Sequence[Corpus]) -> CorpusForm:
-    """Return the form of all sources."""
+    """Return the format of all sources."""
     forms = {part.form for part in parts}
     if len(forms) > 1:
         raise ConfigError(
@@ -145,29 +144,29 @@ def export(
     overwrite: bool = False,
     restart: bool = False,
 ) -> None:
-    """Write a token store as the ``.bin/.idx`` pair that it was made from, byte for byte.
+    """Write a token store as the ``.bin/.idx`` pair that it was created from, byte for byte.
 
     Parameters
     ----------
     store_url
         Path or URL of the token store.
     prefix
-        Path of the pair to write, without its suffix.
+        Path of the pair to write, without suffix.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     overwrite
-        Whether an existing pair may be replaced.
+        Whether to replace an existing pair.
     restart
-        Whether an unfinished export to the same pair is removed first, also one of another store.
+        Whether to first remove an unfinished export to the same pair, also one of another store.
 
     Raises
     ------
     StoreError
-        If a file is already there.
+        If a file already exists.
     SourceError
         If the store links to a ``.bin`` that is missing or of another size.
     FingerprintMismatchError
-        If an unfinished export of another store is there.
+        If an unfinished export of another store exists.
 
     Notes
     -----

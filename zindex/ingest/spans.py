@@ -1,4 +1,4 @@
-"""Locate spans in arrays that are concatenated."""
+"""Locate spans in concatenated arrays."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence

@@ -22,12 +22,12 @@ class JsonlFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns: one string with commas between them, or a list. Folders
-        are searched for names that end in ``.jsonl``, or that and ``.gz``, ``.bz2``, ``.xz`` or
-        ``.zst``.
+        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        are searched for names with the suffix ``.jsonl``, optionally followed by ``.gz``, ``.bz2``,
+        ``.xz`` or ``.zst``.
     part_nbytes
-        Bytes of a part. A plain local file is split every so many bytes, and a line belongs to the
-        part in which it begins; other files are one part each.
+        Bytes per part. A plain local file is split at multiples of this, and a line belongs to the
+        part in which it starts; other files are one part each.
     on_damage
         ``"error"``: a line that is not a JSON object, such as a blank one, is an error. ``"skip"``:
         it is skipped, counted in ``num_skipped``, and logged once per file.
@@ -35,7 +35,7 @@ class JsonlFiles(PartFiles):
     Raises
     ------
     ConfigError
-        If a setting or a scheme is refused, or a file is named twice.
+        If a setting or a scheme is not supported, or a file is named twice.
     StoreNotFoundError
         If a file or folder is missing.
     SourceError
@@ -57,7 +57,7 @@ class JsonlFiles(PartFiles):
     ) -> None:
         damage = DamageLog("lines of JSON objects", on_damage)
         super().__init__(list_files(path, [".jsonl"]), part_nbytes, damage)
-        # By file and part: the line breaks before the last byte before the part, as far as known.
+        # By file and part: the line breaks before the last byte before the part, if known.
         self._breaks: dict[int, dict[int, int]] = {}
         self._is_exact = False
 
@@ -108,7 +108,7 @@ class JsonlFiles(PartFiles):
     def _parse_again(
         self, url: str, lines: list[bytes], index: int, first: int, number: int
     ) -> dict[str, Any] | None:
-        """Return the sample of a line that the fast parser refused; None if it is skipped."""
+        """Return the sample of a line that the fast parser rejected; None if it is skipped."""
         try:
             sample = parse_object(lines[index])
         except SourceError as error:
@@ -160,19 +160,19 @@ class JsonlFiles(PartFiles):
         return count
 
     def part_edges(self, number: int) -> tuple[SourceFile, list[int]]:
-        """Return a file and the bytes between which line breaks are counted.
+        """Return a file and the byte offsets between which line breaks are counted.
 
-        Consecutive edges enclose the range of bytes that `with_breaks` needs the count of, for
-        each part of the file but the last. The last byte before a part may be a line break: the
-        part begins with a line then.
+        Consecutive edges enclose the ranges whose counts `with_breaks` needs, for each part of the
+        file but the last. The last byte before a part may be a line break: the part then starts
+        with a line.
         """
         nbytes, num_parts = self._step, len(self.url_parts(number))
         return self._files[number], [0, *(inner * nbytes - 1 for inner in range(1, num_parts))]
 
     def with_breaks(self, breaks: Mapping[int, Sequence[int]]) -> Self:
-        """Return these files with known line numbers, parsed alike on every machine.
+        """Return these files with known line numbers, parsed identically on every machine.
 
-        The records then do not depend on the installed parser: whole numbers keep all their digits.
+        Records then do not depend on the installed parser: integers keep all their digits.
 
         Parameters
         ----------

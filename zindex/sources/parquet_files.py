@@ -23,10 +23,10 @@ class ParquetFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns: one string with commas between them, or a list. Folders
-        are searched for names that end in ``.parquet``.
+        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        are searched for names with the suffix ``.parquet``.
     columns
-        Columns to read; None: all.
+        Columns to read; None reads all.
     on_damage
         ``"error"``: a file that is not Parquet, or an unreadable row group, is an error.
         ``"skip"``: it is skipped, counted in ``num_skipped``, and logged once per file.
@@ -34,7 +34,7 @@ class ParquetFiles(PartFiles):
     Raises
     ------
     ConfigError
-        If pyarrow is not installed, a scheme is refused, or a file is named twice.
+        If pyarrow is not installed, a scheme is not supported, or a file is named twice.
     StoreNotFoundError
         If a file or folder is missing.
     SourceError
@@ -43,8 +43,8 @@ class ParquetFiles(PartFiles):
     Notes
     -----
     A part is a row group of a local file, or a whole file of an object store. Samples are the rows
-    as JSON objects would be, with null read as ``""``, ``__url__``, and ``__key__``: the number of
-    the row in its file from 0.
+    as JSON objects, with null read as ``""``, ``__url__``, and ``__key__``: the number of the row
+    in its file from 0.
     """
 
     kind = "parquet"
@@ -56,7 +56,7 @@ class ParquetFiles(PartFiles):
         self.damage = DamageLog("a file of Parquet", on_damage)
         self.columns = None if columns is None else list(columns)
         files = list_files(path, [".parquet"])
-        #: By file: the rows and stored bytes of each row group; None if that takes a request.
+        #: By file: the rows and stored bytes of each row group; None if that would take a request.
         self._groups = [self._look(file) for file in files]
         counts = [1 if groups is None else len(groups) for groups in self._groups]
         super().__init__(files, WHOLE_FILE, self.damage, counts)
@@ -75,7 +75,7 @@ class ParquetFiles(PartFiles):
             return []
 
     def _check_columns(self, names: Sequence[str], url: str) -> None:
-        """Refuse a file that lacks one of the columns to read."""
+        """Raise if a file lacks one of the columns to read."""
         for name in self.columns or ():
             if name not in names:
                 raise SourceError(
@@ -95,7 +95,7 @@ class ParquetFiles(PartFiles):
         Raises
         ------
         SourceError
-            If it is damaged, unless that is skipped.
+            If it is damaged, unless damage is skipped.
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the file cannot be read.
         """

@@ -20,7 +20,7 @@ OnDamage = Literal["error", "skip"]
 
 
 class DamageLog:
-    """The damage of one source, found in this process.
+    """The damage of one source, found by this process.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class DamageLog:
         check_choice("on_damage", on_damage, get_args(OnDamage))
         self.what = what
         self.on_damage = on_damage
-        #: Skipped samples, or rests of files.
+        #: Number of skipped samples, or truncated files.
         self.num_skipped = 0
         self._logged: set[str] = set()
 
@@ -55,7 +55,7 @@ class DamageLog:
         damage
             The reason and its byte.
         left_out
-            What is skipped because of it.
+            Description of what is skipped as a result.
         what
             Expected content of this file, if it differs.
 
@@ -81,7 +81,7 @@ class DamageLog:
 
 #: A path, or several of them.
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-#: Bytes of a part that holds any file.
+#: Part size that makes any file a single part.
 WHOLE_FILE = 1 << 62
 
 
@@ -89,13 +89,12 @@ class SampleFiles(ABC):
     """Files of raw samples, in a fixed order; see `JsonlFiles` and `TarFiles`.
 
     A part is the unit of reading: a file, or a range of bytes of a large one. Parts are numbered in
-    the order of the files, and depend on these and ``part_nbytes`` alone, never on ranks or
-    workers.
+    the order of the files, and depend only on these and ``part_nbytes``, never on ranks or workers.
 
     Parameters
     ----------
     urls
-        The files, at least one; one is listed twice only if the user repeats its folder.
+        The files, at least one; a file is only listed twice if the user repeats its folder.
     counts
         Parts of each file.
     """
@@ -140,7 +139,7 @@ class SampleFiles(ABC):
     @property
     @abstractmethod
     def num_skipped(self) -> int:
-        """Damaged samples, or rests of files, skipped so far in this process."""
+        """Damaged samples, or truncated files, skipped so far in this process."""
 
     @abstractmethod
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
@@ -188,7 +187,7 @@ class PartFiles(SampleFiles):
             counts = [max(1, -(-size // part_nbytes)) for size in sizes]
         super().__init__([file.url for file in files], counts)
         self._files, self._step, self.damage = files, part_nbytes, damage
-        #: Further settings that decide the samples.
+        #: Further settings that determine the samples.
         self._settings: dict[str, Any] = {}
 
     @property
@@ -226,8 +225,8 @@ class PartFiles(SampleFiles):
 class WrappedFiles(SampleFiles):
     """Base of sources that convert the samples of other files to records, in their order.
 
-    A subclass has ``convert``, and ``identity`` if settings decide its records. A record must not
-    depend on its neighbours, because files may be split anywhere.
+    A subclass defines ``convert``, and ``identity`` if settings determine its records. A record
+    must not depend on its neighbours, because files may be split anywhere.
 
     Parameters
     ----------
@@ -250,12 +249,12 @@ class WrappedFiles(SampleFiles):
         yield from samples
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the records, other than the files, as JSON values."""
+        """Return the settings that determine the records, besides the files, as JSON values."""
         return {}
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counters of a subclass in this process, by the name of the store's attribute."""
+        """Counters of a subclass in this process, by attribute name of the store."""
         return {}
 
     def over(self, files: SampleFiles) -> Self:
@@ -278,5 +277,5 @@ class WrappedFiles(SampleFiles):
         return self.convert(self.files.read_part(part))
 
     def fingerprint(self) -> str:
-        """Return what identifies the files, independent of their parts."""
+        """Return the identity of the files, independent of their parts."""
         return self._files_fingerprint

@@ -104,7 +104,7 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
                 bad_line = DamageError(str(error), offset)
                 damage.report(sidecar.url, bad_line, "such lines", what=_WHAT)
             else:
-                # Several lines of one sample are merged; the later wins.
+                # Several lines of one sample are merged; later values win.
                 found.setdefault(key, {}).update(wanted)
     except DamageError as error:
         damage.report(sidecar.url, error, "the rest of it", what=_WHAT)
@@ -167,28 +167,29 @@ class TarFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns: one string with commas between them, or a list. Folders
-        are searched for names that end in ``tar``, or that and ``.gz``, ``.bz2``, ``.xz`` or
-        ``.zst``. May be ``""`` with ``include_dirs``.
+        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        are searched for names with the suffix ``tar``, optionally followed by ``.gz``, ``.bz2``,
+        ``.xz`` or ``.zst``. May be ``""`` with ``include_dirs``.
     meta_names
         Fields of metadata to join to each sample that has a member ``.id``. They are read from the
         line with the sample's key in the file ``<name of the tar up to its first dot>.meta.jsonl``
         in the same folder, and are None if there is no such line. If a file gets no metadata at
         all, that is logged once.
     include_dirs
-        More folders, separated by commas; a suffix ``*n`` repeats the files of one n times.
+        Additional folders, separated by commas; a suffix ``*n`` repeats the files of a folder n
+        times.
     part_nbytes
-        Bytes of a part. A plain local file is split every so many bytes, and a sample belongs to
-        the part in which it begins; other files are one part each.
+        Bytes per part. A plain local file is split at multiples of this, and a sample belongs to
+        the part in which it starts; other files are one part each.
     on_damage
-        ``"error"``: damaged or refused samples are an error. ``"skip"``: the sample, or the rest of
-        the archive if it is unreadable, is skipped, counted in ``num_skipped``, and logged once per
-        file.
+        ``"error"``: damaged or rejected samples are an error. ``"skip"``: the sample, or the rest
+        of the archive if it is unreadable, is skipped, counted in ``num_skipped``, and logged once
+        per file.
 
     Raises
     ------
     ConfigError
-        If a setting or a scheme is refused, or a file is named twice.
+        If a setting or a scheme is not supported, or a file is named twice.
     StoreNotFoundError
         If a file or folder is missing.
     SourceError
@@ -197,11 +198,11 @@ class TarFiles(PartFiles):
     Notes
     -----
     A sample has ``__url__``, the file, ``__key__``, the name with its folder up to the first dot of
-    the base name, and the bytes of each member by the rest of its name, in lower case. Members
-    without such a rest, those whose base name begins with a dot, and those below folders like
+    the base name, and the bytes of each member under the rest of its name, in lower case. Members
+    without such a rest, those whose base name starts with a dot, and those below folders like
     ``__meta__`` are ignored. Links, devices, sparse files, members above 4 GiB, names that lead out
     of the archive, two members of one name in a sample, and archives without an end mark are
-    refused. Nothing is ever unpacked.
+    rejected. Nothing is ever unpacked.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class TarFiles(PartFiles):
         files = list_files(path, ["tar"], include_dirs=include_dirs)
         super().__init__(files, part_nbytes, damage)
         self._settings = {"meta_names": list(self._fields)}
-        # By file and part: the offset of the first sample, as far as it is known.
+        # By file and part: the offset of the first sample, if known.
         self._begins: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
         # Files for which a failed join of metadata is logged.
@@ -230,7 +231,7 @@ class TarFiles(PartFiles):
         Raises
         ------
         SourceError
-            If a sample is damaged or refused, unless damage is skipped.
+            If a sample is damaged or rejected, unless damage is skipped.
         StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If the archive cannot be read.
         """
@@ -316,12 +317,12 @@ class TarFiles(PartFiles):
                 yield FileBuffer(file, descriptor, STEP_NBYTES), start, (inner + 1) * self._step
 
     def _note_start(self, number: int, inner: int, start: int | None) -> None:
-        """Remember the first sample after a part, for all parts that begin with it."""
+        """Remember the first sample after a part, for all parts that start with it."""
         starts, num_parts = self._begins.setdefault(number, {}), len(self.url_parts(number))
         if inner + 1 in starts:
             return
         last = num_parts - 1 if start is None else start // self._step
-        # Concurrent threads note equal values.
+        # Concurrent threads store equal values.
         for part in range(inner + 1, min(last, num_parts - 1) + 1):
             starts[part] = start
 

@@ -1,4 +1,4 @@
-"""Iterate over the members of a tar archive: their bytes, or the reason why they are refused.
+"""Iterate over the members of a tar archive: their bytes, or the reason for their rejection.
 
 Nothing is unpacked, and no name or link is followed: names only become keys of samples.
 """
@@ -12,17 +12,18 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_local
 from zindex.io.file_list import SourceFile
 
-#: Most bytes of a member, each of which is read whole.
+#: Maximum bytes of a member, each of which is read whole.
 MAX_MEMBER_NBYTES = 4 << 30
 #: Zeros that may follow the end of an archive.
 MAX_PADDING_NBYTES = 64 << 20
-#: Bytes that a buffer reads at once: with contents, and for headers only.
+#: Bytes per read of a buffer: with contents, and for headers only.
 STEP_NBYTES, HEADERS_NBYTES = 1 << 18, 1 << 15
-# With each header, as many bytes are read ahead as the last member had, up to this.
+# With each header, as many bytes are read ahead as the last member had, up to this limit.
 _MAX_AHEAD_NBYTES = 8 << 20
 
 
-#: Offset of a member, including its extended headers; its name; its content, or why it is refused.
+#: Offset of a member, including its extended headers; its name; its content, or the reason for its
+#: rejection.
 Member = tuple[int, str, bytes | DamageError]
 
 
@@ -179,7 +180,7 @@ def iterate_members(
             name = raw.decode("utf-8", "surrogateescape")
             content: bytes | DamageError = b""
             reason = _refuse(name, nbytes) if not sparse else "is sparse"
-            if kind == 0 and name.endswith("/"):  # a directory of old programs
+            if kind == 0 and name.endswith("/"):  # a directory written by old programs
                 nbytes = 0
             elif reason is not None:
                 reason = f"there is a member {name[:200]!r} that {reason}"
@@ -212,7 +213,7 @@ def iterate_members(
 
 
 def _refuse(name: str, nbytes: int) -> str | None:
-    """Return why a regular member is refused, or None."""
+    """Return the reason to reject a regular member, or None."""
     if nbytes > MAX_MEMBER_NBYTES:
         return f"has {nbytes:,} bytes, more than {MAX_MEMBER_NBYTES:,}"
     if not name:
@@ -247,7 +248,7 @@ def _take_extension(
 def check_rest(archive: ArchiveBuffer) -> None:
     """Read to the end of the file; DamageError unless only zeros follow the end mark.
 
-    Only then is a compressed stream known to be sound, because it is checked while it is read.
+    Only then is a compressed stream known to be intact, because it is checked while it is read.
     """
     start = position = archive.end or 0
     while chunk := archive.more(position):

@@ -1,4 +1,4 @@
-"""Read files of plain text, each of which is one document."""
+"""Read files of plain text, with one document each."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,9 +9,9 @@ from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import list_files
 from zindex.sources.sample_files import WHOLE_FILE, DamageLog, OnDamage, PartFiles, Paths
 
-#: Bytes of the longest text that can be read.
+#: Maximum bytes of a text.
 MAX_TEXT_NBYTES = 1 << 28
-#: Endings of the names of text files in folders.
+#: Suffixes of text files in folders.
 ENDINGS = (".txt", ".md", ".rst")
 _BYTE_ORDER_MARK = "\ufeff"
 
@@ -22,9 +22,9 @@ class TextFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns: one string with commas between them, or a list. Folders
-        are searched for names that end in ``.txt``, ``.md`` or ``.rst``, or that and the ending of
-        a compression; empty files in folders are ignored.
+        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        are searched for names with the suffix ``.txt``, ``.md`` or ``.rst``, optionally followed by
+        the suffix of a compression; empty files in folders are ignored.
     on_damage
         ``"error"``: a file that is not UTF-8, or too long, is an error. ``"skip"``: it is skipped,
         counted in ``num_skipped``, and logged.
@@ -32,7 +32,7 @@ class TextFiles(PartFiles):
     Raises
     ------
     ConfigError
-        If a setting or a scheme is refused, or a file is named twice.
+        If a setting or a scheme is not supported, or a file is named twice.
     StoreNotFoundError
         If a file or folder is missing.
     SourceError

@@ -38,9 +38,9 @@ _MAX_VALUES = 2**62
 def read_bin_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
     """Read all folders with a ``meta.json`` below a path, in natural order of paths.
 
-    A key without offsets takes those of the keys of its folder with as many values, if these agree:
-    a mask has the records of its sequence. If they disagree, ``<key>_mask`` takes those of
-    ``<key>``.
+    A key without offsets uses those of the keys of its folder with the same number of values, if
+    these agree: a mask has the records of its sequence. If they disagree, ``<key>_mask`` uses those
+    of ``<key>``.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ def read_bin_shards(path: str | os.PathLike[str]) -> list[KeyedShard]:
     Raises
     ------
     StoreNotFoundError
-        If there is no such folder, or none below it with a ``meta.json``.
+        If there is no such folder, or it contains no folder with a ``meta.json``.
     SourceError
-        If a ``meta.json`` is not valid, or a file has another size than it says.
+        If a ``meta.json`` is not valid, or a file has a different size than it says.
     StoreUnreadableError
-        If the system refuses a folder or a ``meta.json``.
+        If the system denies access to a folder or a ``meta.json``.
     """
     root = os.path.abspath(path)
     if not os.path.isdir(root):
@@ -101,7 +101,7 @@ def _read_meta(path: str) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; ValueError if a name is repeated, because either may be meant."""
+    """Return an object; ValueError for repeated names, which are ambiguous."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name is in it twice")
@@ -173,7 +173,7 @@ def _with_offsets(array: KeyedArray, others: Collection[KeyedArray]) -> KeyedArr
     if donors:
         first = donors[0]
         return replace(array, item_offset=first.item_offset, group_offset=first.group_offset)
-    # A key with one value per item of a group, such as rewards, is cut at the groups.
+    # A key with one value per item of a group, such as rewards, is split at the groups.
     groups = [
         replace(other, item_offset=other.group_offset, group_offset=None)
         for other in others
@@ -199,12 +199,12 @@ def write_bin_folder(
 ) -> None:
     """Write a folder of raw arrays, ``meta.json`` last.
 
-    An existing shard is replaced; it is not readable while its files are exchanged.
+    An existing shard is replaced; it is unreadable while its files are exchanged.
 
     Parameters
     ----------
     folder
-        The folder, made if it is missing.
+        The folder, created if missing.
     values
         For each key flat arrays, which are concatenated and may be lazy.
     dtypes
@@ -235,7 +235,7 @@ def write_bin_folder(
             json.dump(meta, file)
         if os.path.lexists(meta_path):
             os.unlink(meta_path)
-            sync_directory(Path(target))  # new values must never have old offsets
+            sync_directory(Path(target))  # new values must never be combined with old offsets
 
 
 def _write_values(path: str, blocks: Iterable[AnyArray], dtype: str) -> dict[str, Any]:

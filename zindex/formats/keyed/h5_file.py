@@ -20,7 +20,7 @@ from zindex.formats.keyed import keyed_array
 from zindex.formats.keyed.natural_order import list_below, natural_key
 from zindex.io.local import make_folder, read_into, replacing, write_from
 
-#: Endings of the files' names.
+#: Suffixes of the files.
 SUFFIXES = (".h5", ".hdf5")
 #: The dtype of a key without datasets.
 EMPTY_DTYPE = "int64"
@@ -29,7 +29,7 @@ EMPTY_DTYPE = "int64"
 def read_h5_shards(path: str | os.PathLike[str]) -> list[keyed_array.KeyedShard]:
     """Read the HDF5 files at or below a path, in natural order of their paths.
 
-    Datasets are in natural order, too: ``data_2`` before ``data_10``.
+    Datasets are also in natural order: ``data_2`` before ``data_10``.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def _read_shard(path: str, name: str) -> keyed_array.KeyedShard:
 
 
 def _open_child(group: Any, name: str, *, where: str) -> Any:
-    """Open a child of a group; SourceError if it is a link, which could lead to other files."""
+    """Open a child of a group; SourceError for a link, which could lead to other files."""
     h5py = keyed_array.import_h5py()
     encoded = name.encode("utf-8", "surrogateescape")
     if group.id.links.get_info(encoded).type != h5py.h5l.TYPE_HARD:
@@ -140,7 +140,7 @@ class _KeyReader:
         """Add one dataset."""
         h5py = keyed_array.import_h5py()
         place = self._place(name)
-        # Each attribute is a call of the library, and a file may have a million datasets.
+        # Each attribute is a library call, and a file may have a million datasets.
         shape = dataset.shape if isinstance(dataset, h5py.h5d.DatasetID) else None
         if shape is None or len(shape) != 1:
             raise SourceError(
@@ -188,12 +188,12 @@ def write_h5_file(
     path: str | os.PathLike[str],
     values: Mapping[str, Iterable[AnyArray | Sequence[AnyArray]]],
 ) -> None:
-    """Write an HDF5 file of keys, in place of one that is there.
+    """Write an HDF5 file of keys, replacing an existing one.
 
     Parameters
     ----------
     path
-        The file; its folder is made if it is missing.
+        The file; its folder is created if missing.
     values
         For each key its records, which may be lazy: flat arrays, or sequences of flat arrays if a
         record is a group of items.
@@ -229,7 +229,7 @@ def write_h5_file(
 
 @contextmanager
 def _create_h5(path: str) -> Iterator[tuple[Any, "_Output"]]:
-    """Create an HDF5 file, and raise what the system said of its writes."""
+    """Create an HDF5 file, and raise the system errors of its writes."""
     h5py = keyed_array.import_h5py()
     output = _Output(path)
     try:
@@ -242,12 +242,12 @@ def _create_h5(path: str) -> Iterator[tuple[Any, "_Output"]]:
 
 
 class _Output(io.RawIOBase):
-    """A file whose writes never fail for HDF5, which crashes the process on a full disk."""
+    """A file whose writes never fail for HDF5, which would crash the process on a full disk."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
         self.position = self.size = 0
-        #: The first error of the system; nothing is written after it.
+        #: The first system error; nothing is written after it.
         self.error: OSError | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

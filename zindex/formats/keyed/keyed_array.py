@@ -1,7 +1,7 @@
-"""The values of one key of keyed files, described by spans of bytes and read by position.
+"""The values of one key in keyed files, described by spans of bytes and read by position.
 
-A shard is a file or a folder that holds all keys. The values of a key are in one or several spans
-of a file, and the file may say where records begin among them. What files declare, such as keys,
+A shard is a file or a folder with all keys. The values of a key are in one or several spans of a
+file, and the file may specify where records start. Everything that files declare, such as keys,
 dtypes and offsets, is validated here.
 """
 
@@ -25,7 +25,7 @@ from zindex.lazy import need
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyedArray:
-    """The values of one key in one shard: a flat array, in one span of a file or in several."""
+    """The values of one key in one shard: a flat array, in one or several spans of a file."""
 
     key: str
     #: The file.
@@ -35,16 +35,17 @@ class KeyedArray:
     #: Shape (spans,), int64: first byte of each span in the file. A span that HDF5 stores in chunks
     #: has ``-1 - n`` and is read by h5py from value n of its dataset.
     span_start: Int64Array
-    #: Shape (spans + 1,), int64, from 0 to the number of values: where spans begin among them.
+    #: Shape (spans + 1,), int64, from 0 to the number of values: where spans start.
     value_offset: Int64Array
-    #: Shape (items + 1,), int64, from 0 to the number of values: where items begin; None: unknown.
+    #: Shape (items + 1,), int64, from 0 to the number of values: where items start; None if
+    #: unknown.
     item_offset: Int64Array | None = None
-    #: Shape (records + 1,), int64, from 0 to the number of items: where records begin, if a record
+    #: Shape (records + 1,), int64, from 0 to the number of items: where records start, if a record
     #: is a group of items, such as the responses to a prompt; None: every item is a record.
     group_offset: Int64Array | None = None
     #: Datasets of the spans in the file; None if the file is one raw span.
     names: tuple[str, ...] | None = None
-    #: When the file was changed last, in nanoseconds, when it was described; None: unknown.
+    #: Modification time of the file when it was described, in nanoseconds; None if unknown.
     modified: int | None = None
 
     @property
@@ -54,7 +55,7 @@ class KeyedArray:
 
     @property
     def num_records(self) -> int | None:
-        """Number of records; None if it is unknown where they begin."""
+        """Number of records; None if their bounds are unknown."""
         if self.group_offset is not None:
             return len(self.group_offset) - 1
         return None if self.item_offset is None else len(self.item_offset) - 1
@@ -71,7 +72,7 @@ class KeyedArray:
         """
         first = int(np.searchsorted(self.value_offset, start, "right")) - 1
         last = max(first, int(np.searchsorted(self.value_offset, stop, "left")))
-        starts = self.span_start[first:last].copy()  # a view would carry all spans to a worker
+        starts = self.span_start[first:last].copy()  # a view would send all spans to a worker
         if len(starts):
             skipped = start - int(self.value_offset[first])
             starts[0] += skipped * np.dtype(self.dtype).itemsize if starts[0] >= 0 else -skipped
@@ -85,20 +86,20 @@ class KeyedArray:
         )
 
     def read(self, start: int, stop: int) -> AnyArray:
-        """Return values ``[start, stop)`` in a fresh array; errors as of `read_into`."""
+        """Return values ``[start, stop)`` in a new array; errors as of `read_into`."""
         out = np.empty(stop - start, self.dtype)
         self.span(start, stop).read_into(out)
         return out
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was changed since it was described; FileNotFoundError if it is gone.
+        """Raise if a file was modified since it was described; FileNotFoundError if it is missing.
 
         Raises
         ------
         SourceError
-            If it was changed.
+            If it was modified.
         StoreUnreadableError
-            If the system refuses it.
+            If the system denies access.
         """
         with reading(Path(self.path)):
             modified = os.stat(self.path).st_mtime_ns
@@ -109,12 +110,13 @@ class KeyedArray:
             )
 
     def read_into(self, out: AnyArray) -> None:
-        """Read all values into an array of their number and dtype.
+        """Read all values into an array of matching size and dtype.
 
         Raises
         ------
         SourceError
-            If the file is gone or shorter than before, or a byte of a boolean is neither 0 nor 1.
+            If the file is missing or shorter than before, or a byte of a boolean is neither 0 nor
+            1.
         ConfigError
             If HDF5 stores the values in chunks and h5py is missing.
         """
@@ -157,7 +159,7 @@ class KeyedArray:
 class KeyedShard:
     """One file or folder: all keys of consecutive records."""
 
-    #: Relative to the given folder, with ``/``; it decides the order of shards.
+    #: Relative to the given folder, with ``/``; determines the order of shards.
     name: str
     arrays: dict[str, KeyedArray]
 
@@ -176,7 +178,7 @@ def sum_lengths(lengths: Sequence[int]) -> Int64Array:
 
 
 class JoinedRecords(NamedTuple):
-    """Where the records of a key begin, over all shards."""
+    """The bounds of the records of a key, over all shards."""
 
     #: Shape (records + 1,), int64: offsets of the records among the values.
     offset: Int64Array
@@ -236,7 +238,7 @@ def import_h5py() -> Any:
     return need("h5py", "an HDF5 file", "zindex[keyed]")
 
 
-#: Names of numpy's dtypes that keyed files may hold.
+#: Numpy dtypes that keyed files may have.
 DTYPES = frozenset(
     [
         "bool",
@@ -253,14 +255,14 @@ DTYPES = frozenset(
         "float64",
     ]
 )
-# ``<key>.bin`` must be a file name, which may have 255 bytes on most systems.
+# ``<key>.bin`` must be a file name, of at most 255 bytes on most systems.
 _MAX_KEY_NBYTES = 200
 
 
 def check_key(key: str, *, where: str) -> None:
-    """Raise SourceError if a key cannot be a file name: it might lead out of the folder."""
+    """Raise SourceError if a key cannot be a file name, as it might lead out of the folder."""
     is_name = key not in {"", ".", ".."} and not any(sign in key for sign in "/\\\0")
-    # Characters that are not UTF-8 are replaced by "?", which keeps the length.
+    # Characters that are not UTF-8 are replaced by "?", which preserves the length.
     is_text = key.encode("utf-8", "replace").decode() == key
     if not is_name or not is_text or len(key.encode("utf-8", "replace")) > _MAX_KEY_NBYTES:
         shown = key if len(key) <= _MAX_KEY_NBYTES else f"{key[:40]}..."
@@ -330,7 +332,7 @@ def parse_offsets(offsets: object, *, stop: int, where: str) -> Int64Array:
 
 
 def _find_fault(offset: Int64Array, stop: int) -> str:
-    """Return the fault of offsets, or an empty text."""
+    """Return the problem of offsets, or an empty text."""
     if len(offset) == 0:
         return "none"
     descents = np.flatnonzero(np.diff(offset) < 0)

@@ -14,7 +14,7 @@ NaturalKey = tuple[tuple[tuple[str | tuple[int, str], ...], ...], str]
 def natural_key(name: str) -> NaturalKey:
     """Return the sort key of a name: its components, with numbers by value.
 
-    No two names have the same key: numbers that differ in leading zeros compare as text.
+    Keys are unique: numbers that differ in leading zeros compare as text.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def list_below(folder: str) -> list[str]:
     Raises
     ------
     StoreUnreadableError
-        If the system refuses a folder.
+        If the system denies access to a folder.
     """
     return sorted(_files_below(folder, "", ()), key=natural_key)
 
@@ -63,7 +63,7 @@ def _files_below(folder: str, prefix: str, above: tuple[str, ...]) -> Iterator[s
     if above and any(entry.name == "zarr.json" for entry in entries):
         return
     for entry in entries:
-        # Unlike its own method this takes a link that leads to itself for a file.
+        # Unlike Path.is_dir, this treats a link to itself as a file.
         if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
             yield from _files_below(entry.path, f"{prefix}{entry.name}/", (*above, real))
         else:

@@ -1,4 +1,4 @@
-"""Shards of keyed files: detect their format, read them, and check that they fit together."""
+"""Shards of keyed files: detect their format, read them, and check their consistency."""
 
 import logging
 import os
@@ -32,24 +32,24 @@ _MISSING = "records are missing in %s of %s shards: %s"
 def detect_format(path: object) -> str:
     """Detect the format of the files at a path: ``"h5"``, ``"bin"``, ``"zarr"`` or ``"jsonl"``.
 
-    A folder is ``"zarr"`` if it has a ``zarr.json`` itself, or is an unfinished store, ``"h5"``
-    with any ``.h5`` or ``.hdf5`` file below it, ``"bin"`` with ``.bin`` files and a ``meta.json``
-    below it, and ``"jsonl"`` if it has none of these but a ``.jsonl`` file. An object store is
-    ``"zarr"``, because the other formats are read from file systems only.
+    A folder is ``"zarr"`` if it has a ``zarr.json`` itself, or is an unfinished store; ``"h5"`` if
+    it contains any ``.h5`` or ``.hdf5`` file; ``"bin"`` if it contains ``.bin`` files and a
+    ``meta.json``; and ``"jsonl"`` if it contains none of these but a ``.jsonl`` file. An object
+    store is ``"zarr"``, because the other formats are read from file systems only.
 
     Parameters
     ----------
     path
-        A file, a folder, or the place of a store in an object store.
+        A file, a folder, or the location of a store in an object store.
 
     Raises
     ------
     StoreNotFoundError
-        If there is nothing, or no such file.
+        If the path does not exist, or contains no such file.
     ConfigError
-        If a file has another ending, or a folder has two formats.
+        If a file has another suffix, or a folder has two formats.
     """
-    # A place in an object store is a URL, or an object of a higher layer.
+    # A location in an object store is a URL, or an object of a higher layer.
     place = os.fspath(path) if isinstance(path, str | os.PathLike) else "://"
     if "://" in place and not place.startswith("file://"):
         return "zarr"
@@ -77,7 +77,7 @@ def detect_format(path: object) -> str:
 
 
 def _formats_below(folder: str) -> list[str]:
-    """Return the formats of the files in a folder, best first; JSON lines only alone."""
+    """Return the formats of the files in a folder, by priority; JSON lines only alone."""
     names = list_below(folder)
     endings = {os.path.splitext(name)[1] for name in names}
     found = ["zarr"] if "zarr.json" in names else []
@@ -96,10 +96,10 @@ def read_shards(path: str | os.PathLike[str], kind: FileFormat, strict: bool) ->
 
 
 def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[KeyedShard]:
-    """Check that shards fit together, and return them with one dtype per key.
+    """Check that shards are consistent, and return them with one dtype per key.
 
-    A key without values takes its dtype from the other shards. If the records of a shard's keys do
-    not match, the shard is returned without records: only its values can be read.
+    A key without values takes its dtype from other shards. If the records of a shard's keys do not
+    match, the shard is returned without records: only its values can be read.
 
     Parameters
     ----------
@@ -107,14 +107,14 @@ def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[Keye
         From `read_bin_shards` or `read_h5_shards`.
     strict
         Whether all shards must have the same keys, and the keys of a shard the same number of
-        values or else of records, numbered without a gap if they are numbered from 0. If not,
-        faults are only logged: each key has the values of the shards that have it, so that values
-        after a gap no longer match those of other keys.
+        values or of records, numbered without a gap if they are numbered from 0. If not, problems
+        are only logged: each key has the values of the shards that have it, so values after a gap
+        no longer match those of other keys.
 
     Raises
     ------
     SourceError
-        If they do not fit together; the message names the shard, the key and the numbers.
+        If they are inconsistent; the message gives the shard, the key and the numbers.
     """
     if not shards:
         return []
@@ -133,7 +133,7 @@ def check_shards(shards: Sequence[KeyedShard], strict: bool = True) -> list[Keye
 
 
 def _find_fault(shard: KeyedShard, first: KeyedShard) -> str:
-    """Return the fault of the keys of a shard, or an empty text."""
+    """Return the problem of the keys of a shard, or an empty text."""
     if shard.arrays.keys() != first.arrays.keys():
         missing = sorted(first.arrays.keys() - shard.arrays.keys())
         surplus = sorted(shard.arrays.keys() - first.arrays.keys())
@@ -182,7 +182,7 @@ def _find_gap(shard: KeyedShard) -> str:
     for array in shard.arrays.values():
         names = [] if array.names is None else _record_names(array)
         first, last = (_NUMBERED.fullmatch(names[i]) if names else None for i in (0, -1))
-        # In natural order, so the first and the last number nearly always decide.
+        # In natural order, so the first and the last number usually suffice.
         if first is None or last is None or int(first[2]) or int(last[2]) < len(names):
             continue
         found = [_NUMBERED.fullmatch(name) for name in names]

@@ -1,4 +1,4 @@
-"""Corpora by position: Zarr token stores, and concatenations without a copy."""
+"""Corpora by position: Zarr token stores, and concatenations without copying."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Corpus:
     prefix: str
     #: Dtype of the tokens.
     dtype: np.dtype[Any]
-    #: Sequences as Megatron stores them.
+    #: Number of sequences, as Megatron stores them.
     num_sequences: int
     num_documents: int
     #: Tokens of all sequences together.
@@ -39,7 +39,7 @@ class Corpus:
     #: Returns rows ``[start, stop)`` of the array with a name; pickles as a few fields.
     read: Callable[[str, int, int], AnyArray]
     form: CorpusForm = "bin"
-    #: Changes when the corpus is written again.
+    #: Changes when the corpus is rewritten.
     version: str = ""
 
     def shape_of(self, name: str) -> tuple[int, np.dtype[Any]]:
@@ -63,7 +63,7 @@ def _read_store(store: Store, name: str, start: int, stop: int) -> AnyArray:
 
 
 def join_corpora(parts: Sequence[Corpus], prefix: str, has_modes: bool) -> Corpus:
-    """Return several corpora, concatenated without a copy.
+    """Return several corpora, concatenated without copying.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _read_joined(parts: Sequence[Corpus], name: str, start: int, stop: int) -> A
     bases = list(accumulate((getattr(part, counted or rows) for part in parts), initial=0))
     out = np.empty(stop - start, parts[0].shape_of(name)[1])
     if counted:
-        out[-1:] = bases[-1]  # the total, unless a part's rows take its place
+        out[-1:] = bases[-1]  # the total, unless rows of a part replace it
     for number, first, last, at in cut_span(bounds, start, stop):
         found = parts[number].read(name, first, last)
         if counted:

@@ -1,4 +1,4 @@
-"""``.bin/.idx`` pairs as corpora, on file systems and in object storage: found, opened, counted."""
+"""``.bin/.idx`` pairs as corpora, on file systems and in object storage: find, open, count."""
 
 import glob
 import os
@@ -37,7 +37,7 @@ def is_url(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _RemoteIdx(bin_idx.IdxFile):
-    """A validated ``.idx`` in object storage; each span is a request."""
+    """A validated ``.idx`` in object storage; each span is one request."""
 
     def _fill(self, array: AnyArray, offset: int) -> None:
         values = FlatObject(self.path, self.nbytes, np.uint8).read(offset, offset + array.nbytes)
@@ -52,7 +52,7 @@ def open_pair(path: str, multimodal: bool | None = None) -> Corpus:
     path
         Path or object storage URL without suffix.
     multimodal
-        True demands a mode for each sequence; None takes them where there are any.
+        True requires a mode for each sequence; None keeps modes if present.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def open_pair(path: str, multimodal: bool | None = None) -> Corpus:
         index, versions = _open_remote_idx(path, multimodal)
         version = fingerprint({"versions": versions})
     else:
-        prefix = str(local_path(path, "a .bin/.idx pair"))  # workers may run in another directory
+        prefix = str(local_path(path, "a .bin/.idx pair"))  # workers may run elsewhere
         index = bin_idx.read_index(prefix, multimodal=multimodal)
         files = [os.stat(name) for name in (bin_idx.bin_path(prefix), bin_idx.idx_path(prefix))]
         version = fingerprint({"files": [[file.st_size, file.st_mtime_ns] for file in files]})
@@ -140,7 +140,7 @@ def expand_prefixes(paths: Paths) -> list[str]:
     Raises
     ------
     SourceError
-        If a glob matches no ``.idx`` file, or there is no prefix at all.
+        If a glob matches no ``.idx`` file, or no prefix is given.
     """
     prefixes: list[str] = []
     for path in _list_paths(paths):
@@ -164,12 +164,12 @@ def find_corpora(sources: Paths) -> list[str]:
     ----------
     sources
         Paths of pairs without suffix, globs of pairs, Zarr token stores, or folders of pairs or
-        stores, which are sorted by name. URLs are returned as they are.
+        stores, which are sorted by name. URLs are returned unchanged.
 
     Raises
     ------
     SourceError
-        If a glob or a folder matches nothing, or a folder has one file of a pair only.
+        If a glob or a folder matches nothing, or a folder has only one file of a pair.
     """
     found: list[str] = []
     for path in _list_paths(sources):
@@ -212,8 +212,8 @@ def count_sequences(paths: Paths, *, client: Any = None) -> dict[str, Counts]:
     Parameters
     ----------
     paths
-        Paths or URLs of ``.bin/.idx`` pairs without suffix, or of Zarr token stores, as a training
-        job names them; globs of pairs, or folders of pairs or stores.
+        Paths or URLs of ``.bin/.idx`` pairs without suffix or of Zarr token stores, as given to a
+        training job; globs of pairs; or folders of pairs or stores.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
 
@@ -226,17 +226,17 @@ def count_sequences(paths: Paths, *, client: Any = None) -> dict[str, Counts]:
     Raises
     ------
     SourceError
-        If an ``.idx`` is missing or damaged, or there is no path.
+        If an ``.idx`` is missing or damaged, or no path is given.
 
     Notes
     -----
-    An ``.idx`` on a file system is validated to its last element, one task per file. Of one in
-    object storage only the header and the size are read.
+    An ``.idx`` on a file system is validated completely, with one task per file. For one in object
+    storage, only the header and the size are read.
     """
     names = list(dict.fromkeys(find_corpora(paths)))
 
     async def main(executor: Executor) -> list[Counts]:
-        # Workers may run in another directory.
+        # Workers may have another working directory.
         places = [name if is_url(name) else str(local_path(name)) for name in names]
         return await run_together(
             executor.run(count_one, place, key=f"count-{os.path.basename(place)[:28]}-{number}")

@@ -29,13 +29,13 @@ TOKENS, LENGTHS = "tokens", "lengths"
 
 @dataclass(frozen=True, slots=True)
 class TextSettings:
-    """Settings that decide the tokens, together with the texts and the tokenizer."""
+    """Settings that determine the tokens, together with the texts and the tokenizer."""
 
     #: Field with the text.
     column: str
     #: Dtype name of the tokens.
     token_dtype: str
-    #: Id appended to each document that has tokens; None: none.
+    #: Id appended to each document that has tokens; None appends none.
     end_id: int | None = None
     #: Language whose rules split documents into sentences; None: a document is one sequence.
     language: str | None = None
@@ -68,9 +68,9 @@ class TextDocuments(EncodedFiles):
         self._splitter = None if settings.language is None else SentenceSplitter(settings.language)
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the tokens, other than the files, as JSON values."""
+        """Return the settings that determine the tokens, besides the files, as JSON values."""
         settings = asdict(self.settings)
-        del settings["language"]  # the splitter's identity has it
+        del settings["language"]  # the splitter's identity includes the language
         splitter = None if self._splitter is None else self._splitter.identity()
         return super().identity() | settings | {"sentences": splitter}
 
@@ -100,7 +100,8 @@ class TextDocuments(EncodedFiles):
         end = None if settings.end_id is None else np.array([settings.end_id], np.int64)
         tokens, lengths = [np.empty(0, np.int64)], list[list[int]]()
         for count in counts:
-            # As Megatron does: sentences without tokens are dropped, and an end needs a sentence.
+            # As in Megatron: sentences without tokens are dropped, and an end token needs a
+            # sentence.
             found = [item for item in islice(ids, count) if len(item)]
             lengths.append(list(map(len, found)))
             tokens += found
@@ -126,14 +127,14 @@ def encoded_corpus(
 ) -> Corpus:
     """Return the documents of scratch files as a corpus, in the order of the source.
 
-    It pickles as a place and a tag, by which workers load the table of scratch files.
+    Pickled as a location and a tag, with which workers load the table of scratch files.
 
     Parameters
     ----------
     root
-        Place of the store, or the work folder of a pair.
+        Location of the store, or the work folder of a pair.
     tag
-        Name of the table, which is written here, among the scratch files.
+        Name of the table, which is written here, next to the scratch files.
     token_dtype
         Dtype of the tokens.
     streams
@@ -154,7 +155,7 @@ def load_table(root: Place, tag: str) -> RecordTable:
     Raises
     ------
     NotReadyError
-        If there is none, because another process has committed the corpus meanwhile.
+        If it is missing, because another process has committed the corpus meanwhile.
     """
     note = read_note(root, f"{tag}-corpus")
     if note is None:

@@ -36,22 +36,22 @@ logger = logging.getLogger(__name__)
 #: Attribute of a store with the identity of its texts and settings.
 TEXTS = "texts"
 _KIND = "tokens"
-# Least bytes that a task reads: a tokenizer needs about a second for them.
+# Minimum bytes per task: a tokenizer needs about a second for them.
 _LEAST_NBYTES = 1 << 20
 _DTYPES = ("auto", "uint16", "int32", "uint8", "int16", "int64")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedCorpus:
-    """The place and counts of a corpus that was made from texts."""
+    """The location and counts of a corpus created from texts."""
 
-    #: Place of the store, or path of the pair without suffix.
+    #: Location of the store, or path of the pair without suffix.
     place: str
     num_documents: int
     num_sequences: int
     num_tokens: int
     token_dtype: str
-    #: Skipped documents, or rests of files.
+    #: Skipped documents, or truncated files.
     num_skipped: int
 
 
@@ -82,43 +82,43 @@ def tokenize_corpus(
     Parameters
     ----------
     source
-        Jsonl or Parquet files, or files of text that are a document each; folders or brace
-        patterns separated by commas, or a list of them; local or in an object store.
+        Jsonl or Parquet files, or text files with one document each; folders or brace patterns
+        separated by commas, or a list of them; local or in an object store.
     target
-        Place of the store; with ``to="bin"`` the path of the pair without its suffix.
+        Location of the store; with ``to="bin"`` the path of the pair without suffix.
     tokenizer
-        The path of a tokenizer, which every worker must see, or an object or function, see
+        The path of a tokenizer, visible to every worker, or an object or function, see
         `zindex.text.text_encoder.TextEncoder`.
     to
-        ``"bin"`` writes the pair that Megatron's ``IndexedDatasetBuilder`` writes from the same
-        documents, ``"zarr"`` the store that ``zindex convert`` makes from this pair.
+        ``"bin"`` writes the pair that Megatron's ``IndexedDatasetBuilder`` would write from the
+        same documents, ``"zarr"`` the store that ``zindex convert`` would create from this pair.
     kind
         Format of the files; None detects it from their names.
     column
         Field or column with the text.
     append_eod
         Token appended to each document that has tokens: its id or text, True for the tokenizer's
-        own, False for none; None is True, or False with ``split_sentences``.
+        own, False for none; None means True, or False with ``split_sentences``.
     split_sentences
-        Whether each sentence becomes a sequence, as BERT and T5 need; else each document is one.
+        Whether each sentence becomes a sequence, as BERT and T5 need, instead of each document.
     language
         Language of the texts, whose rules split sentences.
     special_tokens
         Whether the tokenizer adds its special tokens to each text.
     token_dtype
-        Dtype of the ids; ``"auto"`` takes uint16 for a vocabulary below 65,500 ids, else int32.
+        Dtype of the ids; ``"auto"`` uses uint16 for vocabularies below 65,500 ids, otherwise int32.
     part_nbytes, on_damage, restart, client, num_processes, progress
         See `zindex.ingest.records.import_records.import_records`. Documents without a text are
         damage.
     overwrite
-        Whether an existing pair may be replaced.
+        Whether to replace an existing pair.
     grid
-        Elements per chunk and shard of the store, and the codec; None takes the defaults.
+        Elements per chunk and shard of the store, and the codec; None uses the defaults.
 
     Returns
     -------
     corpus
-        The place and counts of the corpus.
+        The location and counts of the corpus.
 
     Raises
     ------
@@ -129,13 +129,13 @@ def tokenize_corpus(
     StoreNotFoundError
         If a file is missing.
     StoreError
-        If a pair is already there.
+        If a pair already exists.
     FingerprintMismatchError
-        If there is something else at the place.
+        If the location has other content.
 
     Notes
     -----
-    Law: the corpus depends on the texts, the tokenizer and the settings only; not on the parts of
+    Law: the corpus depends only on the texts, the tokenizer and the settings, not on the parts of
     the files, the number of workers, or interruptions. A document without tokens has no sequences.
     Source: Megatron-LM ``tools/preprocess_data.py``.
     """
@@ -185,7 +185,7 @@ def _find_dtype(encoder: TextEncoder, given: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One corpus to be made; ``base`` is the path of a pair without suffix, None for a store."""
+    """The target corpus; ``base`` is the path of a pair without suffix, None for a store."""
 
     texts: text_documents.TextDocuments
     claim: Claim
@@ -205,7 +205,7 @@ class _Work:
         return self._describe(store.spec | {"num_skipped": store.attributes[TEXTS]["num_skipped"]})
 
     def _describe(self, facts: dict[str, Any]) -> TokenizedCorpus:
-        """Return the place and counts of the corpus."""
+        """Return the location and counts of the corpus."""
         return TokenizedCorpus(
             self.base or str(self.claim.root),
             token_dtype=self.texts.settings.token_dtype,
@@ -216,7 +216,7 @@ class _Work:
         """Encode the texts, write the corpus, and commit it."""
         if self.base is None:
             return await self._write()
-        # An earlier call may have been interrupted while it renamed the files.
+        # An earlier call may have been interrupted while renaming the files.
         facts = await asyncio.to_thread(write_pair.finish_pair, self.base, replace=self.overwrite)
         if facts is not None:
             return self._describe(facts)
@@ -252,6 +252,6 @@ class _Work:
 
 
 def _read_identity(store: Store) -> Any:
-    """Return the identity that a store was made with, if it was made of texts."""
+    """Return the identity with which a store was created from texts, if it was."""
     made = store.attributes.get(TEXTS)
     return made.get("identity") if isinstance(made, dict) else None

@@ -6,9 +6,9 @@
     PREFIX.work/_zindex/index-<name>.partial   the .idx, once all tokens are written
     PREFIX.bin, PREFIX.idx                     the same files, renamed
 
-The random name is noted once, so that concurrent calls share the file. It is made before it is
-noted and never again: a call that finds it gone knows that another one has finished the pair, and
-the notes of its spans are no other file's.
+The random name is recorded once, so that concurrent calls share the file. The file is created
+before its name is recorded, and never again: a call that finds it missing knows that another one
+has finished the pair, so the records of its spans cannot belong to another file.
 """
 
 import asyncio
@@ -32,34 +32,34 @@ from zindex.io.create_only import open_descriptor, partial_path
 from zindex.io.system_errors import reading, writing
 from zindex.store.scratch import SCRATCH_KEY, read_note, write_note
 
-#: Tokens that one task writes.
+#: Tokens per task.
 SPAN_TOKENS = 1 << 24
-# Rows of the .idx that are written at once.
+# Rows of the .idx per write.
 _BLOCK = 1 << 20
 _FILE, _DONE = "pair-file", "pair"
 
 
 def _work_files(work: Path, name: str) -> tuple[Path, ...]:
-    """Return the .bin and the .idx of an unfinished pair, and what takes an old .idx's name."""
+    """Return the .bin and the .idx of an unfinished pair, and the name to move an old .idx to."""
     kinds = ("tokens", "index", "none")
     return tuple(work / f"_zindex/{kind}-{name}.partial" for kind in kinds)
 
 
 def work_folder(base: str) -> Path:
-    """Return the folder that holds an unfinished pair."""
+    """Return the work folder of an unfinished pair."""
     return Path(f"{base}.work")
 
 
 def check_pair(base: str, *, overwrite: bool) -> None:
-    """Refuse to replace a finished pair without ``overwrite``, and make its folder.
+    """Raise if a finished pair exists without ``overwrite``; else create its folder.
 
     Raises
     ------
     StoreError
-        If there is a file that this pair's own writer has not renamed.
+        If a file exists that was not renamed by this pair's own writer.
     """
     if not overwrite and read_note(work_folder(base), _DONE) is None:
-        # Listed: a client of a network file system may still remember that they were missing.
+        # Listed, because a client of a network file system may have cached that they were missing.
         names = files.list_names(Path(base).parent)
         for path in (f"{base}.bin", f"{base}.idx"):
             if os.path.basename(path) in names:
@@ -78,7 +78,7 @@ def finish_pair(base: str, *, replace: bool = False) -> dict[str, Any] | None:
     base
         Path of the pair without suffix.
     replace
-        Whether an older pair may be there; its ``.idx`` is then removed first.
+        Whether an older pair may exist; its ``.idx`` is then removed first.
 
     Returns
     -------
@@ -90,8 +90,8 @@ def finish_pair(base: str, *, replace: bool = False) -> dict[str, Any] | None:
     if facts is None:
         return None
     tokens, index, none = _work_files(work, facts.pop("file"))
-    # Each rename is done once, by this call or a concurrent one. A new .bin must never have an old
-    # .idx, not even after a power loss.
+    # Each rename happens once, by this call or a concurrent one. A new .bin must never be combined
+    # with an old .idx, not even after a power loss.
     steps = [(tokens, "bin"), (index, "idx")]
     if replace:
         steps.insert(0, (none, "idx"))
@@ -99,7 +99,7 @@ def finish_pair(base: str, *, replace: bool = False) -> dict[str, Any] | None:
         with writing(f"{base}.{suffix}"), suppress(FileNotFoundError):
             os.replace(source, f"{base}.{suffix}")
             files.sync_directory(work.parent)
-    # Renamed before it is removed: a half-removed folder would no longer say that it is finished.
+    # Renamed before it is removed: a half-removed folder would no longer mark the pair as finished.
     aside = Path(partial_path(work))
     with writing(work), suppress(FileNotFoundError):
         os.replace(work, aside)
@@ -109,7 +109,7 @@ def finish_pair(base: str, *, replace: bool = False) -> dict[str, Any] | None:
 
 @contextmanager
 def shared(base: str, *, replace: bool) -> Iterator[None]:
-    """Raise StoreError if files are gone because a concurrent call finishes the pair."""
+    """Raise StoreError if files are missing because a concurrent call finishes the pair."""
     try:
         yield
     except FileNotFoundError as error:  # such as StoreNotFoundError
@@ -130,14 +130,14 @@ async def write_pair(
     verb: str,
     replace: bool,
 ) -> None:
-    """Write a corpus to the work folder of a pair and finish it; written spans are kept.
+    """Write a corpus to the work folder of a pair and finish it, keeping written spans.
 
     Parameters
     ----------
     corpus
         The corpus.
     tag
-        Prefix of the notes on written spans.
+        Prefix of the records of written spans.
     base
         Path of the pair without suffix.
     workers, verb
@@ -167,12 +167,12 @@ async def write_pair(
 
 
 def _share_file(work: Path, nbytes: int) -> str:
-    """Return the name of the files that all calls share; the file for tokens is made before it."""
+    """Return the name of the shared files; the token file is created before it."""
     note = read_note(work, _FILE)
     if note is not None and not files.exists(_work_files(work, note["name"])[0]):
         if read_note(work, _DONE) is not None:
             raise FileNotFoundError(f"{work} is finished by a concurrent call")
-        files.remove_file(work / SCRATCH_KEY / f"{_FILE}.json")  # somebody removed the tokens
+        files.remove_file(work / SCRATCH_KEY / f"{_FILE}.json")  # the tokens were removed
         note = None
     if note is None:
         name = uuid4().hex[:12]
@@ -190,7 +190,7 @@ def _share_file(work: Path, nbytes: int) -> str:
 
 
 def write_span(corpus: Corpus, work: Path, tag: str, name: str, start: int, stop: int) -> None:
-    """Task: write tokens ``[start, stop)`` unless a note says that they are written."""
+    """Task: write tokens ``[start, stop)`` unless they are recorded as written."""
     key = f"{tag}-{name}-{start}"
     if read_note(work, key) is not None:
         return
@@ -206,10 +206,10 @@ def write_span(corpus: Corpus, work: Path, tag: str, name: str, start: int, stop
 
 
 def _check_spans(work: Path, tokens: Path, keys: list[str]) -> None:
-    """Check that every span was written to this very file."""
+    """Check that every span was written to this file."""
     for key in keys:
         note = read_note(work, key)
-        with reading(tokens):  # gone once a concurrent call finishes the pair
+        with reading(tokens):  # missing once a concurrent call finishes the pair
             inode = tokens.stat().st_ino
         if note is None or note["inode"] != inode:
             files.remove_file(work / SCRATCH_KEY / f"{key}.json")

@@ -40,7 +40,7 @@ from zindex.store.records import (
 )
 from zindex.store.shard_files import ShardResult, store_shard
 
-# The identity has the first bytes of every block of a key of a shard, as for corpora.
+# The identity includes the first bytes of every block of a key of a shard, as for corpora.
 _BLOCK_NBYTES, _SAMPLE_NBYTES = 1 << 26, 1 << 16
 
 
@@ -51,12 +51,12 @@ class KeyedSource:
     ----------
     shards
         From `check_shards`: they have the same keys, and each key has one dtype. Records are kept
-        if all keys know them, as many in each; else each shard is one record.
+        if all keys have the same number of them; otherwise each shard is one record.
 
     Raises
     ------
     ConfigError
-        If a key has the name of another one's lengths, or cannot be stored.
+        If a key has the name of another key's lengths, or cannot be stored.
     """
 
     def __init__(self, shards: Sequence[KeyedShard]) -> None:
@@ -89,13 +89,13 @@ class KeyedSource:
                 )
         #: The fields of the store.
         self.fields: list[RecordField] = []
-        # The arrays that no file holds, and the key of each array of values.
+        # The arrays that are not in any file, and the key of each array of values.
         self._offsets: dict[str, Int64Array] = {}
         self._keys: dict[str, str] = {}
         for key in keys:
             self._add_field(key)
         urls = url_arrays(self.names, np.array(self.record_counts, np.int64))
-        #: The arrays that are in memory.
+        #: The in-memory arrays.
         self.rows = self._offsets | urls
 
     def _add_field(self, key: str) -> None:
@@ -172,7 +172,7 @@ def read_spans(spans: Sequence[KeyedArray], dtype: DTypeLike) -> AnyArray:
 def store_spans(
     root: Place, layout: ArrayLayout, shard: int, spans: Sequence[KeyedArray]
 ) -> ShardResult:
-    """Task: one shard of the values of a key, unless it is already there."""
+    """Task: one shard of the values of a key, unless it already exists."""
     return store_shard(root, layout, shard, lambda: read_spans(spans, layout.dtype))
 
 
@@ -201,15 +201,15 @@ def convert_keyed(
     num_processes: int | None = None,
     progress: bool = False,
 ) -> Store:
-    """Convert keyed files into a Zarr store; finished shards are kept.
+    """Convert keyed files into a Zarr store, keeping finished shards.
 
     Parameters
     ----------
     source
-        A folder of ``h5`` or ``bin`` files, or one ``.h5`` file. For ``jsonl`` also several files,
-        folders and brace patterns, local or in an object store.
+        A folder of ``h5`` or ``bin`` files, or a single ``.h5`` file. For ``jsonl`` also several
+        files, folders and brace patterns, local or in an object store.
     target
-        Place of the store.
+        Location of the store.
     storage_type
         Format of the files; None detects it from their names.
     dtypes
@@ -218,20 +218,20 @@ def convert_keyed(
         others as int32. Other formats store their dtypes.
     strict
         Whether the keys of each shard must have the same number of values or of records. If not,
-        shards in which they do not match are one record each.
+        shards in which they differ are one record each.
     on_damage
         For ``jsonl``, whether damaged lines stop the conversion, or are skipped and counted.
     restart
-        For ``jsonl``, whether to remove an unfinished conversion first.
+        For ``jsonl``, whether to first remove an unfinished conversion.
     grid
         Bytes per chunk and shard of every array, and the codec.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     num_processes
-        Processes to start on this machine in place of a client; for ``jsonl``, which is parsed by
-        Python.
+        Processes to start on this machine instead of using a client; for ``jsonl``, which is parsed
+        by Python.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
 
     Returns
     -------
@@ -241,19 +241,19 @@ def convert_keyed(
     Raises
     ------
     ConfigError
-        If a setting does not fit the files, or keys cannot be stored.
+        If a setting does not apply to the files, or keys cannot be stored.
     SourceError
-        If files are damaged, or shards do not fit together.
+        If files are damaged, or shards are inconsistent.
     StoreNotFoundError
         If there are no files.
     FingerprintMismatchError
-        If something else is already there.
+        If the location has other content.
 
     Notes
     -----
-    Law: ``export_keyed`` gives back the same files. Memory: one shard of the store, 64 MiB by
+    Law: ``export_keyed`` restores the same files. Memory: one shard of the store, 64 MiB by
     default, per thread (two more than cores without a client), and the offsets of all records. For
-    ``jsonl`` as of ``import_records``.
+    ``jsonl`` as for ``import_records``.
     """
     found = storage_type or ("jsonl" if _is_lines(source) else detect_format(source))
     kind = check_format(found, source)
@@ -296,7 +296,7 @@ def check_format(storage_type: str, source: Any) -> KeyedFormat:
 
 
 def _is_lines(source: Any) -> bool:
-    """Return whether the named files must be jsonl: there are several, or their names say so."""
+    """Return whether the files must be jsonl: there are several, or their names say so."""
     if not isinstance(source, (str, os.PathLike)):
         return len(source) > 1
     text = os.fspath(source)

@@ -1,4 +1,4 @@
-"""Export a store of keyed tokens to files, one per file that it was converted from."""
+"""Export a store of keyed tokens to files, one per source file."""
 
 import json
 import os
@@ -26,10 +26,10 @@ from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField, read_fields
 
-# Values, and records, that are read at once.
+# Values, and records, per read.
 _BLOCK_LENGTH = 1 << 22
 _BLOCK_RECORDS = 1 << 6
-# Endings of files of keyed tokens, and the name of a shard without one.
+# Suffixes of files of keyed tokens, and the default name of a shard.
 _ENDING = re.compile(r"\.(jsonl|ndjson|json|h5|hdf5)(\.\w+)?$")
 _ONLY_SHARD = "data"
 
@@ -40,7 +40,7 @@ class StoredKey:
 
     name: str
     field: RecordField
-    #: The lengths of the items, where a record is a group of them.
+    #: The lengths of the items, if records are groups of items.
     lengths: RecordField | None
 
 
@@ -53,7 +53,7 @@ def export_keyed(
     client: Any = None,
     progress: bool = False,
 ) -> list[str]:
-    """Write a store of keyed tokens as files, one per file that it was converted from.
+    """Write a store of keyed tokens as files, one per source file.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ def export_keyed(
     target
         A folder, which must be empty or missing.
     storage_type
-        ``"bin"``: a folder of raw arrays for each file; ``"h5"``: an HDF5 file for each;
-        ``"jsonl"``: a file with one record per line. None takes the format of the source.
+        ``"bin"``: a folder of raw arrays per source file; ``"h5"``: an HDF5 file; ``"jsonl"``: a
+        file with one record per line. None uses the format of the source.
     overwrite
-        Whether files of an earlier export may be replaced.
+        Whether to replace files of an earlier export.
     client
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
 
     Returns
     -------
@@ -79,17 +79,17 @@ def export_keyed(
     Raises
     ------
     ConfigError
-        If a field is not flat numbers, or the format is jsonl and the store has no records, or
+        If a field is not flat numbers, or the format is jsonl and the store has no records, or has
         numbers that are not finite.
     StoreError
-        If there are other files in the folder.
+        If the folder contains other files.
     StoreUnwritableError
         If there is too little room, before anything is written, or a write fails.
 
     Notes
     -----
-    Law: the files convert to the same values, dtypes, records and order; name the dtypes of jsonl.
-    Names that would change the order of shards get a number as prefix.
+    Law: the files convert to the same values, dtypes, records and order, given the dtypes for
+    jsonl. Names that would change the order of shards get a numeric prefix.
     """
     store = open_store(store_url, kind=KIND)
     keys = stored_keys(store)
@@ -170,7 +170,7 @@ def _stored_names(store: Store) -> list[str]:
 
 
 def name_shards(stored: Sequence[str], kind: KeyedFormat) -> list[str]:
-    """Return the file or folder of each shard, named so that reading keeps their order.
+    """Return the file or folder of each shard, named so that reading preserves their order.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def _files_of(name: str, keys: Sequence[StoredKey], kind: KeyedFormat) -> list[s
 
 
 def _check_folder(root: str, written: Sequence[str], overwrite: bool) -> None:
-    """Refuse a folder with files that would be replaced, or be read with the export."""
+    """Raise if the folder has files that would be replaced, or be read as part of the export."""
     if os.path.exists(root) and not os.path.isdir(root):
         raise StoreError(f"{root} must be a folder, it is a file; choose another place")
     known = set(written)
@@ -226,7 +226,7 @@ def _check_folder(root: str, written: Sequence[str], overwrite: bool) -> None:
         for file in files:
             path = os.path.join(folder, file)
             name = os.path.relpath(path, root)
-            if name.endswith(".partial"):  # of an interrupted export
+            if name.endswith(".partial"):  # left behind by an interrupted export
                 continue
             if name not in known:
                 raise StoreError(

@@ -38,7 +38,7 @@ class TokenLines(WrappedFiles):
     groups
         Keys whose values are lists of lists: ``<key>_length`` is then a field, too.
     on_damage
-        Whether a line that lacks a key, or whose keys do not match, is an error or skipped.
+        Whether a line that lacks a key, or whose keys do not match, is an error or is skipped.
 
     Raises
     ------
@@ -82,8 +82,8 @@ class TokenLines(WrappedFiles):
         return found
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the records, other than the files."""
-        # A JSON object has no order, and the keys have one.
+        """Return the settings that determine the records, besides the files."""
+        # A JSON object has no order, but the keys have one.
         keys = list(self.dtypes)
         return {"token_lines": {"keys": keys, "dtypes": self.dtypes, "groups": list(self.groups)}}
 
@@ -144,7 +144,7 @@ class TokenLines(WrappedFiles):
 
 
 def _pack(value: list[Any], dtype: np.dtype[Any]) -> list[Any] | AnyArray:
-    """Return a list of numbers as an array if all fit; else the list, which is refused later."""
+    """Return a list of numbers as an array if all fit; otherwise the list, which fails later."""
     try:
         if dtype.kind == "b":
             bits = np.frombuffer(bytes(value), np.uint8)
@@ -223,5 +223,5 @@ def _choose_dtype(key: str, value: Sequence[Any]) -> str:
 
 
 def _companion(key: str) -> str | None:
-    """Return the key whose values or items a key has one value for each of."""
+    """Return the key that another key has one value, or item, for each value of."""
     return _COMPANIONS.get(key, key.removesuffix("_mask") if key.endswith("_mask") else None)

@@ -1,4 +1,4 @@
-"""Tokenise texts, dialogues and preference pairs to a keyed store, in one import."""
+"""Tokenise texts, conversations and preference pairs to a keyed store, in one import."""
 
 import logging
 import os
@@ -59,59 +59,59 @@ def tokenize(
     Parameters
     ----------
     source
-        Jsonl or Parquet files, or files of text that are a document each; folders or brace
-        patterns with commas between, or a list of them; here or in an object store.
+        Jsonl or Parquet files, or text files with one document each; folders or brace patterns
+        separated by commas, or a list of them; local or in an object store.
     target
-        Place of the store.
+        Location of the store.
     train_type
-        ``"seq"``: documents; ``"sft"``: dialogues, or prompts with answers; ``"dpo"``: a chosen and
-        a rejected answer; ``"grpo"``: several answers with rewards.
+        ``"seq"``: documents; ``"sft"``: conversations, or prompts with answers; ``"dpo"``: a chosen
+        and a rejected answer; ``"grpo"``: several answers with rewards.
     tokenizer
-        The path of a ``tokenizer.json`` or of its folder, which every worker must see; or an
-        object or function, see `TextEncoder`.
+        The path of a ``tokenizer.json`` or of its folder, visible to every worker; or an object or
+        function, see `TextEncoder`.
     kind
         Format of the files; None detects it from their names.
     chat_template
-        None: the tokenizer's own. Else ``"chatml"``, ``"plain"`` (concatenated texts), the name of
-        one of the tokenizer's templates, the text of a template, or its file.
+        None uses the tokenizer's own. Otherwise ``"chatml"``, ``"plain"`` (concatenated texts), the
+        name of one of the tokenizer's templates, the text of a template, or its file.
     template_variables
-        Further variables of the template.
+        Additional variables of the template.
     date
-        The date that a template writes as today, as YYYY-MM-DD.
+        The current date in the template, as YYYY-MM-DD.
     columns
         Names of fields that differ from the usual ones, by their meaning; see
         ``zindex.text.conversations.COLUMNS``.
     roles
         Names of roles in the template, by their names in the objects.
     train_on
-        Roles whose messages are trained. Of the assistant, only what it says is trained; of other
+        Roles whose messages are trained. For the assistant, only its content is trained; for other
         roles, everything that a message adds to the text, including its header.
     turns
-        ``"last"`` trains only the last of these messages of each dialogue.
+        ``"last"`` trains only the last of these messages of each conversation.
     max_length
-        Most tokens of a sequence; in a group, of the prompt and of each response. Records whose
+        Maximum tokens of a sequence; in a group, of the prompt and of each response. Records whose
         answer has no trained token left are kept, counted in the attribute ``num_untrained``, and
         reported in a warning.
     keep
-        Which end of a longer sequence is kept. A response always keeps its start, and the prompt of
+        Which end of a longer sequence to keep. A response always keeps its start, and the prompt of
         a group its end.
     append_eod
-        Token appended to documents, and to dialogues with the template ``"plain"``: its id or text,
-        True for the ``eos_token`` of the tokenizer, False for none. Other templates end dialogues
-        themselves.
+        Token appended to documents, and to conversations with the template ``"plain"``: its id or
+        text, True for the ``eos_token`` of the tokenizer, False for none. Other templates end
+        conversations themselves.
     prepend_bod
         Token prepended to them, likewise; True for the ``bos_token``.
     position_ids
-        ``"doc_reset"`` stores positions from 0 for each dialogue, ``"none"`` stores none.
+        ``"doc_reset"`` stores positions from 0 for each conversation, ``"none"`` stores none.
     token_dtype
         Dtype of the ids.
     special_in_text
-        ``"parse"``: special tokens in the text of a user become special tokens, as in
-        transformers' ``apply_chat_template``. ``"refuse"``: a message or document that contains one
-        is damage.
+        ``"parse"``: special tokens in the text of a user become special tokens, as in transformers'
+        ``apply_chat_template``. ``"refuse"``: a message or document that contains one counts as
+        damage.
     part_nbytes, on_damage, restart, grid, client, num_processes, progress
         See `zindex.ingest.records.import_records.import_records`. Objects that cannot be converted
-        are damage.
+        count as damage.
 
     Returns
     -------
@@ -128,11 +128,11 @@ def tokenize(
     StoreNotFoundError
         If a file is missing.
     FingerprintMismatchError
-        If the place holds something else.
+        If the location has other content.
 
     Notes
     -----
-    Law: the store depends on the objects, the tokenizer and the settings only; not on the parts of
+    Law: the store depends only on the objects, the tokenizer and the settings, not on the parts of
     the files, the number of workers, or interruptions.
     """
     encoder = TextEncoder(tokenizer)
@@ -185,7 +185,7 @@ def tokenize(
 def _check_ends(
     train_type: TrainType, append_eod: bool | int | str, prepend_bod: bool | int | str
 ) -> None:
-    """Refuse begin and end tokens that no record gets, or warn that dialogues do not get them."""
+    """Raise for begin and end tokens that no record gets, or warn for conversations."""
     given = {"append_eod (--append-eod)": append_eod, "prepend_bod (--prepend-bod)": prepend_bod}
     if append_eod is True:  # the default
         del given["append_eod (--append-eod)"]
@@ -219,12 +219,12 @@ def _tell_untrained(store: Store) -> None:
 
 
 def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
-    """Return the settings with which the tokens of a store were made.
+    """Return the settings with which the tokens of a store were created.
 
     Parameters
     ----------
     store
-        A store made by ``tokenize``, or its place.
+        A store created by ``tokenize``, or its location.
 
     Returns
     -------
@@ -235,7 +235,7 @@ def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If the store was not made from texts.
+        If the store was not created from texts.
     """
     store = store if isinstance(store, Store) else open_store(store)
     facts = store.spec.get("import")
@@ -248,7 +248,7 @@ def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
 
 
 def _check_marks(encoder: TextEncoder) -> None:
-    """Warn if the marks of ChatML are not tokens, which is hardly intended."""
+    """Warn if the markers of ChatML are not tokens, which is rarely intended."""
     if not {"<|im_start|>", "<|im_end|>"} <= set(encoder.special_texts()):
         logger.warning(
             "the tokenizer has no special tokens <|im_start|> and <|im_end|>, so that these marks "
@@ -262,7 +262,7 @@ def _check_asking(template: ChatTemplate, train_type: TrainType) -> None:
     asked = [{"role": "user", "content": "a"}]
     try:
         is_asking = template.render(asked) != template.render(asked, add_generation_prompt=True)
-    except SourceError:  # the template refuses this dialogue
+    except SourceError:  # the template rejects this conversation
         return
     if train_type != "seq" and not is_asking and not template.has_generation:
         logger.warning(
@@ -275,7 +275,7 @@ def _check_asking(template: ChatTemplate, train_type: TrainType) -> None:
 def _find_end(
     encoder: TextEncoder, known: TokenizerSettings, token: bool | int | str
 ) -> int | None:
-    """Return the id that ends documents; ``UNKNOWN_ID`` if the tokenizer does not name it."""
+    """Return the id that ends documents; ``UNKNOWN_ID`` if the tokenizer does not define it."""
     try:
         return encoder.find_end(token, "append_eod (--append-eod)")
     except ConfigError:

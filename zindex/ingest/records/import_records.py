@@ -1,8 +1,8 @@
 """Import tar and jsonl files to a ragged Zarr store with random access to records.
 
-The first stage parses each partition of the source once, into scratch files in the store. The
-sums of their counts are the positions of all records; the second stage writes each shard from the
-scratch files that overlap it. Both stages keep finished work, so an import that died is resumed.
+The first stage parses each partition of the source once, into scratch files in the store. The sums
+of their counts are the positions of all records; the second stage writes each shard from the
+scratch files that overlap it. Both stages keep finished work, so an interrupted import resumes.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _KINDS: tuple[Kind, ...] = ("value", "offset", "form")
 
 @dataclass(frozen=True, slots=True)
 class StreamSpan:
-    """The elements of one stream that a shard holds."""
+    """The elements of one stream that are part of a shard."""
 
     #: The scratch file; None if its records lack the field.
     name: str | None
@@ -160,7 +160,7 @@ class RecordTable:
 
 
 def _check_joined(results: Sequence[ReadResult], meta_fields: Sequence[str]) -> None:
-    """Check that some record has each requested field of metadata."""
+    """Check that each requested field of metadata occurs in some record."""
     if any(len(result.names) == MAX_NAMES for result in results):
         return  # there may be more
     for name in meta_fields:
@@ -176,7 +176,7 @@ def _check_joined(results: Sequence[ReadResult], meta_fields: Sequence[str]) -> 
 def store_stream_shard(
     root: Place, layout: ArrayLayout, shard: int, kind: Kind, spans: tuple[StreamSpan, ...]
 ) -> ShardResult:
-    """Task: one shard of one array of a field, unless it is already there."""
+    """Task: one shard of one array of a field, unless it already exists."""
     return store_shard(root, layout, shard, lambda: read_spans(root, kind, layout.dtype, spans))
 
 
@@ -238,7 +238,7 @@ def import_records(
         Files, folders or brace patterns separated by commas, local or in an object store, or a list
         of them; or opened files, which keep their own settings.
     target
-        Place of the store.
+        Location of the store.
     kind
         Format of the files; None detects it from their names.
     fields
@@ -249,15 +249,16 @@ def import_records(
     meta_names
         Fields of the sidecars of tar files to join; see ``TarFiles``.
     include_dirs
-        Further folders to read; see ``TarFiles``.
+        Additional folders to read; see ``TarFiles``.
     part_nbytes
-        Bytes of a part of a file; they do not change the store.
+        Bytes per part of a file; has no effect on the store.
     on_damage
         ``"error"`` stops at the first damage; ``"skip"`` skips damaged records and counts them in
         the attribute ``num_skipped``.
     restart
-        Whether to remove an unfinished import rather than resume it; one of other content would be
-        an error. No other import may be running there. A finished store is kept.
+        Whether to remove an unfinished import instead of resuming it; otherwise one of other
+        content is an error. No other import to this location may be running. A finished store is
+        kept.
     grid
         Bytes per chunk and shard of every array, and the codec; the default is 64 KiB and 64 MiB,
         uncompressed.
@@ -265,11 +266,11 @@ def import_records(
         A ``distributed.Client`` or a scheduler's address; None as in ``zindex.build``. Lines are
         parsed by Python, one at a time per process: give workers one thread each.
     num_processes
-        Processes to start on this machine in place of a client; the calling script must guard its
-        work with ``if __name__ == "__main__":``. 1 is this process; 0 is one per core, or this
+        Processes to start on this machine instead of using a client; the calling script must guard
+        its work with ``if __name__ == "__main__":``. 1 is this process; 0 is one per core, or this
         process for less than a MiB.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines otherwise.
 
     Returns
     -------
@@ -279,20 +280,20 @@ def import_records(
     Raises
     ------
     ConfigError
-        If a setting does not fit the files, or there are more than 64 fields.
+        If a setting does not apply to the files, or there are more than 64 fields.
     SourceError
         If a file is damaged, no record has a requested field, or no metadata was joined.
     StoreNotFoundError
         If a file is missing.
     FingerprintMismatchError
-        If there is something else at the place.
+        If the location has other content.
 
     Notes
     -----
     Law: record i of the store equals record i of the source as the streaming datasets read it: null
-    at the top level of a line is an empty text. Cost: the source is read once and written twice,
-    first to ``_zindex/scratch`` in the store, which is removed after the commit. Memory: about
-    100 MiB per thread, and twice the largest record.
+    at the top level of a line becomes an empty text. Cost: the source is read once and written
+    twice, first to ``_zindex/scratch`` in the store, which is removed after the commit. Memory:
+    about 100 MiB per thread, and twice the largest record.
     """
     kept = None if fields is None else list(dict.fromkeys(fields))
     settings = Settings(kept, check_dtypes(dtypes or {}), on_damage == "skip")

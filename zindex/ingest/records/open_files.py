@@ -1,4 +1,4 @@
-"""Open the files that a user names: tar, jsonl, Parquet or text, by their names or contents."""
+"""Open the files given by a user: tar, jsonl, Parquet or text, detected by names or contents."""
 
 import os
 import re
@@ -18,14 +18,14 @@ from zindex.sources.text_files import ENDINGS, TextFiles
 FilesKind = Literal["jsonl", "tar"]
 TextKind = Literal["jsonl", "parquet", "text"]
 
-#: Most bytes of a part by default, of plain local files, which may be split. To read a later part
-#: of a tar, the headers before it are read first, so only very large ones are split.
+#: Default maximum bytes per part of plain local files, which can be split. To read a later part of
+#: a tar, the headers before it are read first, so only very large ones are split.
 JSONL_PART_NBYTES, TAR_PART_NBYTES = 1 << 26, 1 << 30
 # A source is split into at least this many tasks, so that the last ones end at about the same time.
-# But none gets fewer bytes than this, because each writes its own files.
+# But no task gets fewer bytes than this, because each writes its own files.
 _NUM_SHARES, _LEAST_NBYTES = 256, 1 << 22
 _SIDECAR = ".meta.jsonl"
-# Of each kind the names of files, and the endings by which a folder is searched.
+# For each format, the names of files, and the suffixes by which a folder is searched.
 _NAMES: dict[str, tuple[str, Sequence[str]]] = {
     "jsonl": (r"\.(jsonl|ndjson|json)(\.\w+)?$", [".jsonl"]),
     "tar": (r"\.(tar|tgz|tbz2|txz|tzst)(\.\w+)?$", ["tar"]),
@@ -56,7 +56,7 @@ def open_files(
     Raises
     ------
     ConfigError
-        If a setting does not fit the kind of files, or there is no such kind.
+        If a setting does not apply to the format, or the format is unknown.
     """
     if not isinstance(source, str | os.PathLike | Sequence):
         own = source.identity() if isinstance(source, WrappedFiles) else {}
@@ -85,20 +85,20 @@ def open_files(
 def share_nbytes(nbytes: int, most: int, least: int | None = None) -> int:
     """Return the bytes of the source that one task reads, given the total.
 
-    It depends on the total alone, so that an import can be resumed with another number of
-    processes. Tasks that are slow per byte may have a lower ``least``.
+    Depends only on the total, so that an import can be resumed with another number of processes.
+    Tasks that are slow per byte may use a lower ``least``.
     """
     share = 1 << max(0, -(-nbytes // _NUM_SHARES) - 1).bit_length()
     return min(most, max(_LEAST_NBYTES if least is None else least, share))
 
 
 def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:
-    """Return the kind of the named files, by their endings or the contents of a folder.
+    """Return the format of the given files, by their suffixes or the contents of a folder.
 
     Raises
     ------
     ConfigError
-        If there are no files of either kind, or files of both.
+        If there are files of neither format, or of both.
     """
     if include_dirs:
         return "tar"
@@ -120,7 +120,7 @@ def find_kind(source: Paths, include_dirs: str | None = None) -> FilesKind:
 
 
 def _kinds_of(name: str, kinds: Sequence[str]) -> dict[Any, str]:
-    """Return each of some kinds of files that a name matches, with one of the files."""
+    """Return which formats match a name, with a matching file for each."""
     for kind in kinds:
         if re.search(_NAMES[kind][0], name):
             return {kind: mask(name)}
@@ -131,7 +131,7 @@ def _kinds_of(name: str, kinds: Sequence[str]) -> dict[Any, str]:
 
 
 def _files_below(name: str, endings: Sequence[str]) -> list[str]:
-    """Return the files below a folder with these endings; [] for files and missing folders."""
+    """Return the files below a folder with these suffixes; [] for files and missing folders."""
     try:
         urls = [file.url for file in list_files([name], endings)]
     except (ConfigError, SourceError, StoreNotFoundError):
@@ -148,7 +148,7 @@ def open_texts(
     *,
     least_nbytes: int | None = None,
 ) -> tuple[SampleFiles, str]:
-    """Return files of texts, and their fingerprint, independent of their parts.
+    """Return text files and their fingerprint, independent of their parts.
 
     Parameters
     ----------
@@ -159,16 +159,16 @@ def open_texts(
     part_nbytes
         Bytes of a part of a jsonl file.
     on_damage
-        Whether damage is an error, or skipped.
+        Whether damage is an error, or is skipped.
     columns
-        Columns of Parquet files to read; None: all.
+        Columns of Parquet files to read; None reads all.
     least_nbytes
         See `share_nbytes`.
 
     Raises
     ------
     ConfigError
-        If there is no such kind.
+        If the format is unknown.
     """
     kind = kind or find_text_kind(source)
     check_choice("kind (--kind)", kind, get_args(TextKind))
@@ -186,8 +186,8 @@ def open_texts(
 
 
 def find_text_kind(source: Paths) -> TextKind:
-    """Return the kind of the named files, by their endings or the contents of a folder."""
-    kinds = get_args(TextKind)  # of several in a folder, the first one counts
+    """Return the format of the given files, by their suffixes or the contents of a folder."""
+    kinds = get_args(TextKind)  # if a folder has several, the first one counts
     found: set[TextKind] = {
         next(iter(_kinds_of(name, kinds)), "jsonl") for name in named_paths(source)
     }

@@ -1,4 +1,4 @@
-"""The read stage of an import: one task per partition of the source, each a run of its parts."""
+"""The read stage of an import: one task per partition of the source, a sequence of parts."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from zindex.sources.jsonl_files import JsonlFiles, count_breaks
 from zindex.sources.sample_files import SampleFiles, WrappedFiles
 from zindex.store.commit import fingerprint
 
-#: Most stored bytes of the source that one task reads; small files are read together.
+#: Maximum stored bytes of the source per task; small files are read together.
 PARTITION_NBYTES = 1 << 26
-#: Most parts of the source that one task reads.
+#: Maximum parts of the source per task.
 MAX_PARTS = 4096
 # Parts whose lines one task counts.
 _MAX_RANGES = 4
@@ -38,13 +38,13 @@ async def read_source(
     source
         The files.
     claim
-        The claimed place; it is checked after each task.
+        The claimed location; it is checked after each task.
     workers
         Where tasks run and progress is shown.
     settings
         How to read.
     stage, verb
-        First word of the keys of the tasks, and the last one of the name of the step.
+        First word of the task keys, and last word of the name of the step.
     least_nbytes
         See `share_nbytes`.
     """
@@ -69,9 +69,9 @@ async def read_source(
 def plan_partitions(
     source: SampleFiles, identity: dict[str, Any], stage: str, least_nbytes: int | None = None
 ) -> Iterator[Partition]:
-    """Yield partitions, whose names follow from the parts, an identity and the stage."""
+    """Yield partitions, named by their parts, an identity and the stage."""
     inner = source
-    while isinstance(inner, WrappedFiles):  # whose fingerprint does not depend on the parts
+    while isinstance(inner, WrappedFiles):  # the fingerprint does not depend on the parts
         inner = inner.files
     sizes = list(map(source.part_nbytes, range(source.num_parts)))
     most = share_nbytes(sum(size or 0 for size in sizes), PARTITION_NBYTES, least_nbytes)
@@ -91,15 +91,15 @@ def plan_partitions(
 
 
 def return_value(value: Any) -> Any:
-    """Task: leave a value with the workers, for all later tasks."""
+    """Task: send a value to the workers, for all later tasks."""
     return value
 
 
 async def count_all_lines(source: SampleFiles, executor: Executor, name: str) -> SampleFiles:
     """Return jsonl files with the lines before each part counted by tasks; others unchanged.
 
-    Otherwise each process counts the lines before a part itself, which takes longer than all the
-    rest if there are many parts.
+    Otherwise each process counts the lines before a part itself, which dominates if there are many
+    parts.
     """
     if isinstance(source, WrappedFiles):
         return source.over(await count_all_lines(source.files, executor, name))

@@ -1,4 +1,4 @@
-"""Parse a partition of the source once, into scratch files of streams: the task of an import."""
+"""The task of an import: parse a partition of the source once, into scratch files of streams."""
 
 import copy
 from array import array
@@ -21,7 +21,7 @@ Files = TypeVar("Files", bound=SampleFiles)
 
 #: Bytes of values that a task buffers before it writes them.
 BUFFER_NBYTES = 1 << 25
-#: Names of fields that a task reports, for messages.
+#: Maximum field names that a task reports, for messages.
 MAX_NAMES = 256
 _OWN_NAMES = frozenset((KEY, URL))
 # Bytes of the length and the form of a value.
@@ -32,7 +32,7 @@ _VALUE_NBYTES = 9
 class Partition:
     """Consecutive parts of the source that one task reads."""
 
-    #: Prefix of its scratch files: the same for the same parts of the same source.
+    #: Prefix of its scratch files: equal for the same parts of the same source.
     name: str
     #: First part, and the number of the file of each part.
     start: int
@@ -41,9 +41,9 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings that decide the records, together with the source."""
+    """Settings that determine the records, together with the source."""
 
-    #: Fields to keep; None: all.
+    #: Fields to keep; None keeps all.
     fields: Sequence[str] | None = None
     #: Dtype names of fields of numbers.
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class ReadResult:
 
 
 def own_copy(source: Files) -> Files:
-    """Return the same files with their own counters of damage, and their own caches.
+    """Return the same files with separate counters of damage and separate caches.
 
     The threads of a worker share their arguments.
     """
@@ -136,7 +136,7 @@ def own_copy(source: Files) -> Files:
 
 
 def try_first(source: WrappedFiles) -> None:
-    """Convert the first record, so that wrong settings are an error before anything is written."""
+    """Convert the first record, so that wrong settings fail before anything is written."""
     trial = own_copy(source)
     opened: Any = trial.files.read_part(0)
     with closing(opened) as samples:
@@ -146,14 +146,14 @@ def try_first(source: WrappedFiles) -> None:
 def read_partition(
     source: SampleFiles, root: Place, partition: Partition, settings: Settings
 ) -> ReadResult:
-    """Task: parse a partition into scratch files, unless that is already done.
+    """Task: parse a partition into scratch files, unless already done.
 
     Parameters
     ----------
     source
         The files.
     root
-        Place of the store.
+        Location of the store.
     partition, settings
         The parts to read, and how.
 
