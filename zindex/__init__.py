@@ -1,9 +1,9 @@
 """The data index layer of LLM pre-training.
 
 ``convert`` turns tokenised ``.bin/.idx`` corpora into Zarr stores, ``build`` computes every index
-that pre-training needs on Dask, ``loader`` gives each rank its batches of the result, and
-``zindex.datasets`` the torch datasets below.
-Names load on first use: ``import zindex`` imports neither torch nor distributed nor numba.
+that pre-training needs on Dask, ``loader`` yields each rank its batches, and ``zindex.datasets``
+has the underlying torch datasets. Names are loaded lazily: ``import zindex`` imports neither torch
+nor distributed nor numba.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The configuration of a run: one YAML file, checked when it is read.
+"""The configuration of a run: one YAML file, validated when it is read.
 
 ::
 
@@ -12,7 +12,7 @@
       - corpora/web.zarr         # a Zarr store, or the prefix of a .bin/.idx pair
       - {path: corpora/code, samples: {train: 500000}}
 
-With shares, the datasets form one blend per split. All have the same kind of share::
+With shares, the datasets form one blend per split. All datasets have the same kind of share::
 
     samples: {train: 1000000}    # of the blend; needed with weights
     max_epochs: 4                # most epochs of a dataset in train
@@ -31,7 +31,7 @@ sum of all budgets. A split without samples is one epoch of every dataset::
     samples: {train: 1000000}    # or the first so many of them
     datasets: [corpora/web.zarr, corpora/code]
 
-Samples may be packed with whole documents, by best fit, instead of being cut from a stream::
+Samples may be packed with whole documents, by best fit, instead of being taken from a stream::
 
     packing:
       max_documents: 256         # of a sample
@@ -95,7 +95,7 @@ class DatasetConfig:
     tokens: int | None = None
     #: Epochs of the dataset that train draws; 0 leaves it out.
     epochs: float | None = None
-    #: Most epochs of train to draw; None for the run's setting.
+    #: Maximum epochs of train to draw; None for the run's setting.
     max_epochs: float | None = None
 
     def __post_init__(self) -> None:
@@ -146,13 +146,13 @@ class RunConfig:
     grid: ChunkGrid = field(default_factory=ChunkGrid)
     #: ``"sizes"`` blends datasets without shares in proportion to their samples.
     blend: Literal["sizes"] | None = None
-    #: Most epochs of train that a blend draws of a dataset; None for no limit.
+    #: Maximum epochs of train that a blend draws of a dataset; None for no limit.
     max_epochs: float | None = None
     #: Share of extra samples of a dataset to build beyond those that a weighted blend draws.
     surplus: float = 0.005
     #: The shuffle of a blend in the scalable order.
     shuffle: Shuffle = "keyed"
-    #: Rules to pack whole documents into samples; None cuts samples from a token stream.
+    #: Rules to pack whole documents into samples; None takes samples from a token stream.
     packing: PackingRules | None = None
 
     def __post_init__(self) -> None:
@@ -225,12 +225,12 @@ class RunConfig:
         values
             The mapping of a YAML or JSON file.
         folder
-            Directory that relative paths start at.
+            Directory for relative paths.
 
         Raises
         ------
         ConfigError
-            If a key is unknown or missing, or a value is of the wrong kind.
+            If a key is unknown or missing, or a value is of the wrong type.
         """
         known = check_keys(values, cls, "the run configuration")
         datasets = known.get("datasets")
@@ -258,7 +258,7 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
     Raises
     ------
     ConfigError
-        If the file is missing, is no YAML mapping, or has an unknown setting.
+        If the file is missing, is not a YAML mapping, or has an unknown setting.
     """
     return RunConfig.from_json(read_yaml(path), folder=str(Path(path).parent))
 

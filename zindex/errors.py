@@ -1,4 +1,4 @@
-"""Every error that zindex raises; callers may catch these or the builtins that they extend.
+"""All errors that zindex raises; callers may catch these or the builtins that they extend.
 
 ::
 
@@ -22,8 +22,8 @@
     └── ClusterLostError (RuntimeError)        the Dask cluster of a build is lost
 
 `ConfigError`, `SourceError` and `PlanError` are also ``AssertionError``: Megatron asserts the same
-conditions, some versions of it raise ``ValueError``, and scripts written for it catch either.
-Each message is one sentence: what must hold, what came, where, and what to do.
+conditions, some versions of it raise ``ValueError``, and scripts written for it catch either. Each
+message is one sentence: the requirement, the actual value, where, and what to do.
 """
 
 import operator
@@ -63,7 +63,7 @@ class NotReadyError(StoreNotFoundError):
     Parameters
     ----------
     message
-        The sentence to show.
+        The error message.
     num_done
         Shards that are finished and valid.
     num_shards
@@ -81,16 +81,16 @@ class NotReadyError(StoreNotFoundError):
 
 
 class StoreUnavailableError(StoreError, OSError):
-    """An object store does not answer or refuses: check network, address and credentials."""
+    """An object store does not respond or denies access: check network, address and credentials."""
 
 
 class FileSystemError(StoreError, OSError):
-    """A file system refuses or fails at a file.
+    """A file system denies or fails an operation on a file.
 
     Parameters
     ----------
     message
-        The sentence to show.
+        The error message.
     errno, strerror
         Error number and text of the system.
     """
@@ -108,7 +108,7 @@ class FileSystemError(StoreError, OSError):
 
 
 class StoreUnreadableError(FileSystemError):
-    """A file system refuses or fails to read a file of a store."""
+    """A file system denies or fails reading a file of a store."""
 
 
 class StoreUnwritableError(FileSystemError):
@@ -154,7 +154,7 @@ def shorten(value: object) -> str:
 
 
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
-    """Refuse a setting that is none of its choices.
+    """Raise if a setting is not one of its choices.
 
     Raises
     ------
@@ -169,12 +169,12 @@ def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
 
 
 def check_number(index: SupportsIndex, length: int, what: str, where: object) -> int:
-    """Return a number counted from the start; it may be given from the end, as negative.
+    """Return a number counted from the start; negative numbers count from the end.
 
     Raises
     ------
     IndexError
-        If there is none of this number.
+        If the number is out of range.
     """
     number = operator.index(index)
     if not -length <= number < length:
@@ -186,7 +186,7 @@ def check_number(index: SupportsIndex, length: int, what: str, where: object) ->
 
 
 def check_list(name: str, values: object) -> None:
-    """Refuse a single text or path for a setting that is a list of them.
+    """Raise if a setting that must be a list is a single text or path.
 
     Raises
     ------

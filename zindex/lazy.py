@@ -53,9 +53,9 @@ def need(library: str, what: str, install: str = "") -> Any:
     library
         Name of the module.
     what
-        What needs it, for the error.
+        What requires it, for the error.
     install
-        What to install; its package by default.
+        What to install; by default its package.
 
     Raises
     ------

@@ -42,8 +42,8 @@ DOCUMENT_OFFSET = _bounds(
 SEQUENCE_MODE = ArraySpec(
     "sequence_mode", ("sequence",), "mode", "Modality of each sequence of a multimodal corpus."
 )
-#: Arrays of token stores: the count of their rows, the total that a further row holds if there is
-#: one, and their dtype, or None for that of the tokens.
+#: Arrays of token stores: the count of their rows, the total in an additional last row, if any, and
+#: their dtype, or None for that of the tokens.
 TOKEN_ARRAYS: dict[str, tuple[str, str | None, str | None]] = {
     TOKENS.name: ("num_tokens", None, None),
     SEQUENCE_LENGTH.name: ("num_sequences", None, "int32"),

@@ -1,1 +1,1 @@
-"""Committed stores over time: edits of a run and repair of damaged shards."""
+"""Maintenance of committed stores: edits of a run, repair of damaged shards, garbage collection."""

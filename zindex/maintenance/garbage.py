@@ -1,4 +1,4 @@
-"""Find and remove what no run needs: old temporary files, unfinished builds, unnamed stores."""
+"""Find and remove unused files: old temporary files, unfinished builds, unnamed stores."""
 
 import os
 import stat
@@ -28,34 +28,34 @@ class Garbage:
     path: Path
     reason: str
     nbytes: int
-    #: Of the file or directory, which a commit changes.
+    #: Modification time of the file or directory, which a commit changes.
     version: str | None
 
     def remove(self) -> bool:
-        """Remove it; False if others completed or removed it meanwhile."""
+        """Remove it; return False if other processes completed or removed it meanwhile."""
         return files.remove_version(self.path, self.version)
 
 
 def find_garbage(
     folder: PlaceLike, runs: Sequence[str | os.PathLike[str]] = (), *, hours: float = 24.0
 ) -> list[Garbage]:
-    """Return what no run needs of a folder.
+    """Return the unused files of a folder.
 
     Parameters
     ----------
     folder
-        A directory of stores in a file system, such as a run's ``index``; folders below it count.
+        A directory of stores in a file system, such as a run's ``index``; includes subfolders.
     runs
-        YAML files of all runs that use the folder: stores that none of them names, as an index, a
-        blend or a dataset, are garbage, too. Finished stores are kept without any, or if one of
-        them was edited: only its journal names its stores.
+        YAML files of all runs that use the folder: stores that none of them uses, as an index, a
+        blend or a dataset, are garbage, too. Without runs, or if one of them was edited, finished
+        stores are kept, since only its journal names its stores.
     hours
-        Age from which anything is garbage. A builder touches its plan every few seconds.
+        Minimum age of garbage. A builder touches its plan every few seconds.
 
     Raises
     ------
     ConfigError
-        If the folder is an object store, or no directory.
+        If the folder is in an object store, or is not a directory.
     """
     root = place_of(folder)
     if not isinstance(root, Path) or not root.is_dir():
@@ -69,7 +69,7 @@ def find_garbage(
 
 
 def remove_garbage(found: Iterable[Garbage]) -> list[Garbage]:
-    """Remove garbage; return what was removed. The Zarr groups of its folders no longer list it."""
+    """Remove garbage; return what was removed, and update the Zarr groups of its folders."""
     removed = [item for item in found if item.remove()]
     for folder in sorted({item.path.parent for item in removed}):
         write_group(folder, create=False)
@@ -77,7 +77,7 @@ def remove_garbage(found: Iterable[Garbage]) -> list[Garbage]:
 
 
 def _named_by(runs: Sequence[str | os.PathLike[str]]) -> set[str] | None:
-    """Return the real paths of all stores that runs name; None where they are not known."""
+    """Return the real paths of all stores used by runs; None if unknown."""
     named: set[str] = set()
     for path in runs:
         config = load_config(os.fspath(path))
@@ -90,14 +90,14 @@ def _named_by(runs: Sequence[str | os.PathLike[str]]) -> set[str] | None:
 
 
 def _find_below(path: Path, named: set[str] | None, before: float) -> Iterator[Garbage]:
-    """Yield what is garbage of a file or of a directory, which may be a store."""
+    """Yield the garbage of a file, or of a directory, which may be a store."""
     version, names = files.file_version(path), files.list_names(path)
     reason = None
-    is_copy = path.match(REPAIR_KEY)  # of a repair that died
+    is_copy = path.match(REPAIR_KEY)  # left behind by a repair that died
     if is_copy or path.name.endswith(".partial") or path.name.startswith(SHUFFLE_PREFIX):
         reason = "temporary files of a killed writer"
-    # A store that lost its zarr.json, or whose commit was cut short, still has its manifest: it can
-    # be repaired.
+    # A store that lost its zarr.json, or whose commit was interrupted, still has its manifest and
+    # can be repaired.
     elif _METADATA in names and not any((path / key).exists() for key in (ROOT_KEY, MANIFEST_KEY)):
         is_begun = (path / PLAN_KEY).exists()
         reason = "an unfinished build" if is_begun else "shards without a plan"

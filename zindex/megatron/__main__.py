@@ -35,7 +35,7 @@ from zindex.megatron.install import install
 def run_script(
     order: str, store: str, is_module: bool, script: str, arguments: Sequence[str]
 ) -> None:
-    """Run a Megatron script, unchanged, with zindex's datasets in place of Megatron's."""
+    """Run a Megatron script, unmodified, with zindex's datasets instead of Megatron's."""
     try:
         install(order=order, store=store)
     except ZindexError as error:

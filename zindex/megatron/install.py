@@ -1,7 +1,7 @@
 """Redirect Megatron's imports of its datasets to zindex, so that its scripts run unmodified.
 
-``import megatron.core.datasets.gpt_dataset`` then gives ``zindex.datasets.gpt_dataset`` in the
-training script, in Megatron's training loop and in its tools. The rest of Megatron is not touched.
+``import megatron.core.datasets.gpt_dataset`` then imports ``zindex.datasets.gpt_dataset`` in the
+training script, in Megatron's training loop and in its tools. The rest of Megatron is unchanged.
 """
 
 import logging
@@ -79,15 +79,16 @@ class _Aliases(MetaPathFinder, Loader):
 def install(**defaults: Any) -> None:
     """Redirect this process's imports of Megatron's datasets to zindex.
 
-    Names that zindex lacks, as of a newer Megatron, are taken from Megatron with a warning.
+    Names that zindex lacks, such as those of a newer Megatron, are imported from Megatron with a
+    warning.
 
     Call it before anything imports Megatron's datasets: in the first line of a script, or through
-    ``python -m zindex.megatron SCRIPT``. A second call changes only the defaults.
+    ``python -m zindex.megatron SCRIPT``. A second call only changes the defaults.
 
     Parameters
     ----------
     defaults
-        Values of zindex's own settings, which a Megatron script does not give: ``order``
+        Values of zindex's own settings, which Megatron scripts do not set: ``order``
         (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``),
         ``shuffle`` (``"keyed"`` or ``"uniform"``), and ``max_computed_rows``, 0 to store all.
 

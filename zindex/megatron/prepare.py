@@ -1,4 +1,4 @@
-"""Build every index of a Megatron training ahead, from its own command line.
+"""Build every index of a Megatron training job ahead of time, from its command line.
 
 Blends, sizes and dataset settings follow Megatron's rules. Source: ``megatron.training``, its
 ``arguments``, ``training`` and ``pretrain_*`` scripts.
@@ -25,10 +25,10 @@ from zindex.execution.reconnecting_client import connect_client
 from zindex.megatron.install import set_defaults
 from zindex.plan.split import SPLIT_NAMES
 
-#: Kind of the model, which selects the class of the datasets.
+#: Kind of the model, which determines the class of the datasets.
 Kind: TypeAlias = Literal["gpt", "bert", "t5"]
 
-#: Samples wanted of train, valid and test.
+#: Requested samples of train, valid and test.
 Sizes: TypeAlias = tuple[int, int | None, int]
 
 # Megatron's --split for one blend without the argument.
@@ -53,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises instead of exiting the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise for arguments that cannot be read."""
+        """Raise for invalid arguments."""
         raise ConfigError(f"the Megatron arguments must be as for the training script: {message}")
 
 
@@ -63,10 +63,10 @@ def parse_arguments(words: Sequence[str], kind: Kind | None = None) -> TrainingA
     Parameters
     ----------
     words
-        The command line of the training: the script and its arguments, optionally after a
+        The command line of the training job: the script and its arguments, optionally after a
         launcher and its options. Arguments that do not concern data are ignored.
     kind
-        Kind of the model; None takes it from the script's name, by default ``"gpt"``.
+        Kind of the model; None derives it from the script's name, by default ``"gpt"``.
 
     Raises
     ------
@@ -116,14 +116,14 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--bert-no-binary-head", action="store_false", dest="bert_binary_head")
     for name in (
         *("--mock-data", "--sft", "--full-validation", "--multiple-validation-sets"),
-        "--no-mmap-bin-files",  # files are not mapped without it either
+        "--no-mmap-bin-files",  # files are not memory-mapped without it either
     ):
         parser.add_argument(name, action="store_true")
     return parser
 
 
 def _refuse_unprepared(values: argparse.Namespace) -> None:
-    """Raise for a training whose data need no index or are configured elsewhere."""
+    """Raise for a training job whose data need no index or are configured elsewhere."""
     reasons = {
         "--yaml-cfg": (values.yaml_cfg, "its settings are in a file; write them as arguments"),
         "--mock-data": (values.mock_data, "made-up data are never stored"),
@@ -264,7 +264,7 @@ def as_config(arguments: TrainingArguments, tokenizer: Any) -> Any:
     arguments
         The script's arguments.
     tokenizer
-        Its tokenizer, or a placeholder if no item is read: no index depends on it.
+        Its tokenizer, or a placeholder if no item is read: indices do not depend on it.
 
     Returns
     -------
@@ -299,7 +299,7 @@ def as_config(arguments: TrainingArguments, tokenizer: Any) -> Any:
         return GPTDatasetConfig(
             sequence_length=length,
             **common,
-            # Settings of items; no index depends on them.
+            # Settings of items; indices do not depend on them.
             reset_position_ids=False,
             reset_attention_mask=False,
             eod_mask_loss=False,
@@ -345,7 +345,7 @@ _CLASSES: dict[Kind, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PreparedSplit:
-    """A split of a training phase whose stores are built."""
+    """A split of a training phase, whose stores are built."""
 
     phase: int
     split: str
@@ -370,8 +370,8 @@ def prepare(
 ) -> list[PreparedSplit]:
     """Build every index, mapping and blend of a Megatron command line.
 
-    A training with the same arguments on zindex (`zindex.megatron.install`) then finds them in
-    ``--data-cache-path``, apart from small ones, which it computes; see ``max_computed_rows`` of
+    A training job with the same arguments on zindex (`zindex.megatron.install`) then finds them in
+    ``--data-cache-path``, except for small ones, which it computes; see ``max_computed_rows`` of
     `GPTDatasetConfig`.
 
     Parameters
@@ -379,12 +379,12 @@ def prepare(
     words
         The command line: the script and its arguments, optionally after a launcher.
     kind
-        ``"gpt"``, ``"bert"`` or ``"t5"``; None takes it from the script's name.
+        ``"gpt"``, ``"bert"`` or ``"t5"``; None derives it from the script's name.
     client
-        A ``distributed.Client`` or the address of a scheduler; None takes the process's current
+        A ``distributed.Client`` or the address of a scheduler; None uses the process's current
         client, or this machine.
     defaults
-        As for `zindex.megatron.install`; the training must use the same.
+        As for `zindex.megatron.install`; the training job must use the same.
 
     Returns
     -------

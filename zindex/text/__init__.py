@@ -1,1 +1,1 @@
-"""From texts and conversations to token ids: encoders, chat templates, loss masks."""
+"""From text and conversations to token ids: encoders, chat templates, loss masks."""

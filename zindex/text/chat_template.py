@@ -34,11 +34,11 @@ PLAIN = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}"
     "{% generation %}{{ message['content'] + '' }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + '' }}{% endif %}"  # a content other than text is an error
+    "{% else %}{{ message['content'] + '' }}{% endif %}"  # content other than text is an error
     "{% endfor %}"
 )
 _BUILT_IN = {"chatml": CHATML, "plain": PLAIN}
-# Code points without a meaning: noncharacters, then private use.
+# Unassigned code points: noncharacters, then private use.
 _MARKERS = [range(0xFDD0, 0xFDF0), range(0xF0000, 0xFFFFE)]
 _MAX_TEXT_LENGTH = 1 << 20
 # Errors of the Python expressions in templates.
@@ -59,11 +59,11 @@ class ChatTemplate:
     ----------
     text
         The Jinja template. Its variables are ``messages``, ``tools``, ``add_generation_prompt``,
-        the special tokens and ``variables``; ``raise_exception`` refuses a conversation.
+        the special tokens and ``variables``; ``raise_exception`` rejects a conversation.
     special_tokens
-        Text of each, by a name such as ``eos_token``.
+        Text of each special token, by a name such as ``eos_token``.
     variables
-        Further variables.
+        Additional variables.
     date
         The date of ``strftime_now``, as YYYY-MM-DD. None: the template has no such function, so
         that rendering is deterministic.
@@ -92,7 +92,7 @@ class ChatTemplate:
         return partial(type(self), **self.identity()), ()
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide the text of a conversation, as JSON values."""
+        """Return the settings that determine the text of a conversation, as JSON values."""
         names = ("text", "special_tokens", "variables", "date")
         return {name: getattr(self, name) for name in names}
 
@@ -114,16 +114,16 @@ class ChatTemplate:
         Parameters
         ----------
         messages
-            With ``role`` and ``content`` each, and further keys that the template knows.
+            Each with ``role`` and ``content``, and further keys that the template uses.
         tools
             Tools that the assistant may call.
         add_generation_prompt
-            Whether to end with the beginning of an answer.
+            Whether to end with the start of an answer.
 
         Raises
         ------
         SourceError
-            If the template refuses the conversation.
+            If the template rejects the conversation.
         ConfigError
             If the template violates the sandbox, or needs today's date.
         """
@@ -142,7 +142,7 @@ class ChatTemplate:
         Returns
         -------
         text
-            The same as ``render`` gives.
+            The text, as returned by ``render``.
         spans
             First character of each block, and its end.
 
@@ -200,7 +200,7 @@ class ChatTemplate:
 
 
 def _check_calls(text: str, messages: Sequence[Message]) -> None:
-    """Refuse a text without the calls of tools, which the model would then never learn."""
+    """Raise if a text lacks the tool calls, which the model would then never learn."""
     for number, message in enumerate(messages, 1):
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
@@ -214,7 +214,7 @@ def _check_calls(text: str, messages: Sequence[Message]) -> None:
 
 
 def _explain(error: Exception, messages: Sequence[Message]) -> str:
-    """Return the error message of a refused conversation."""
+    """Return the error message for a rejected conversation."""
     text = f"the chat template refuses this conversation: {str(error) or type(error).__name__}"
     for number, message in enumerate(messages, 1):
         content = message.get("content")
@@ -239,8 +239,9 @@ def open_template(
     Parameters
     ----------
     given
-        None: the tokenizer's default, if it has one. Else the built-in ``"chatml"`` or
-        ``"plain"``, the name of one of the tokenizer's, the text of a template, or a file's path.
+        None uses the tokenizer's default, if any. Otherwise the built-in ``"chatml"`` or
+        ``"plain"``, the name of one of the tokenizer's templates, the text of a template, or a
+        file's path.
     settings
         The tokenizer's settings.
     variables, date

@@ -1,4 +1,4 @@
-"""Parse JSON records into documents, dialogues, preference pairs and groups of answers.
+"""Parse JSON records into documents, conversations, preference pairs and groups of answers.
 
 `QUESTIONS`, `ANSWERS`, `CONTEXTS`, `LAYOUTS` and `ROLES` are the only tables of field and role
 names. `ConversationParser` reads them by zindex's rules, `read_as_megatron` by Megatron's; the
@@ -15,11 +15,11 @@ Record = Mapping[str, Any]
 Message = dict[str, Any]
 T = TypeVar("T")
 
-#: Fields that hold a question. Megatron takes the first one that is filled.
+#: Fields that hold a question. Megatron uses the first non-empty one.
 QUESTIONS = ("instruction", "prompt", "query", "question")
 #: Fields that hold the answer.
 ANSWERS = ("output", "response", "completion", "answer")
-#: Fields that hold what the question is about.
+#: Fields that hold the context of a question.
 CONTEXTS = ("input", "context")
 #: Layouts by Megatron's names, in order of precedence: a record has one field of each tuple.
 LAYOUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -41,14 +41,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 # Two names of one part, of which users may rename either.
 _SYNONYMS = {"prompt": ("instruction", "prompt"), "completion": ("completion", "output")}
-#: Chat template roles of the speakers that data sets name.
+#: Chat template roles of speaker names in datasets.
 ROLES: Mapping[str, str] = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "model", "chatgpt", "bing", "bard", "bot"), "assistant"),
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
     "system": "system",
 }
-#: Speakers that Megatron does not know; it takes every unknown speaker for a user.
+#: Speakers that Megatron does not know; it treats every unknown speaker as a user.
 UNKNOWN_TO_MEGATRON = ("bot",)
 # The largest float32. NaN fails the comparison too.
 _MAX_REWARD = 3.4028234663852886e38
@@ -69,7 +69,7 @@ class Dialogue:
 class Group:
     """Several answers to one prompt with their rewards."""
 
-    #: Each is a whole dialogue: the shared prompt and one answer.
+    #: Each is a whole conversation: the shared prompt and one answer.
     answers: Sequence[Dialogue]
     #: One per answer.
     rewards: Sequence[float]
@@ -81,9 +81,9 @@ class ConversationParser:
     Parameters
     ----------
     columns
-        Field names by part (see `COLUMNS`), where a record calls a part otherwise.
+        Field names by part (see `COLUMNS`), for records with other field names.
     roles
-        Role names by the data's names; they take precedence over `ROLES`.
+        Role names by the names in the data; they take precedence over `ROLES`.
 
     Raises
     ------
@@ -92,7 +92,8 @@ class ConversationParser:
 
     Notes
     -----
-    Law: a filled question, context or answer is kept, or the record is refused by the field's name.
+    Law: a non-empty question, context or answer is kept, or the record is an error that names the
+    field.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class ConversationParser:
         self.roles = dict(roles or {})
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide what a record means, as JSON values."""
+        """Return the settings that determine the meaning of a record, as JSON values."""
         return {"columns": self.columns, "roles": self.roles}
 
     def read_text(self, record: Record) -> str | None:
@@ -113,17 +114,17 @@ class ConversationParser:
         return text
 
     def holds_dialogue(self, record: Record) -> bool:
-        """Return whether a record looks like a dialogue; many have it as a text too."""
+        """Return whether a record looks like a conversation; many also contain it as text."""
         answered = self._question_fields(record) and self._filled(record, "completion")
         return bool(self._filled(record, "messages") or answered)
 
     def read_dialogue(self, record: Record) -> Dialogue:
-        """Return the dialogue of a record.
+        """Return the conversation of a record.
 
         Raises
         ------
         SourceError
-            If it has none, or a damaged one. The caller adds which record it is.
+            If it has none, or a damaged one. The caller adds the location of the record.
         """
         tools = self._find(record, "tools", list)
         messages = self._find(record, "messages", list)
@@ -144,7 +145,7 @@ class ConversationParser:
         return Dialogue([*prompt, *answer], len(prompt), tools)
 
     def read_pair(self, record: Record) -> tuple[Dialogue, Dialogue]:
-        """Return the chosen and the rejected dialogue, which begin with the same prompt.
+        """Return the chosen and the rejected conversation, which start with the same prompt.
 
         Raises
         ------
@@ -211,18 +212,18 @@ class ConversationParser:
         return tuple(renamed) or COLUMNS[name]
 
     def _filled(self, record: Record, name: str) -> list[str]:
-        """Return the fields of a part that a record fills."""
+        """Return the non-empty fields of a part in a record."""
         return [field for field in self._fields(name) if record.get(field) not in (None, "")]
 
     def _find(self, record: Record, name: str, kinds: Any) -> Any:
-        """Return the value of a part; None if no field of it is filled."""
+        """Return the value of a part; None if all its fields are empty."""
         filled = self._filled(record, name)
-        if name == "text":  # an empty document is one
+        if name == "text":  # an empty document is valid
             filled = [field for field in self._fields(name) if record.get(field) is not None]
         return self._take(record, name, filled, kinds)
 
     def _take(self, record: Record, name: str, filled: Sequence[str], kinds: Any) -> Any:
-        """Return the value of the only field of a part that is filled; None if none is."""
+        """Return the value of the only non-empty field of a part; None if there is none."""
         if not filled:
             return None
         if len(filled) > 1 and self._fields(name) in (QUESTIONS, ANSWERS, CONTEXTS):
@@ -240,7 +241,7 @@ class ConversationParser:
         return value
 
     def _need(self, record: Record, name: str, value: T | None, noun: str) -> T:
-        """Return a value that must be there."""
+        """Return a required value."""
         if value is None:
             raise SourceError(
                 f"an object must have {noun} in {' or '.join(map(repr, self._fields(name)))}, and "
@@ -250,7 +251,7 @@ class ConversationParser:
         return value
 
     def _question_fields(self, record: Record) -> list[str]:
-        """Return the filled fields of the question; ``input`` is one where there is no other."""
+        """Return the non-empty question fields; ``input`` counts if there is no other."""
         filled = self._filled(record, "prompt")
         is_renamed = not self.columns.keys().isdisjoint(("prompt", "instruction", "input"))
         if filled or is_renamed or record.get("input") in (None, ""):
@@ -258,7 +259,7 @@ class ConversationParser:
         return ["input"]
 
     def _read_question(self, record: Record) -> list[Message]:
-        """Return the prompt and its context as messages; none if the record has neither."""
+        """Return the prompt and its context as messages; empty if the record has neither."""
         asked = self._question_fields(record)
         prompt = self._take(record, "prompt", asked, (str, list))
         contexts = [field for field in self._filled(record, "input") if field not in asked]
@@ -276,7 +277,7 @@ class ConversationParser:
         return self._check(prompt or [])
 
     def _read_system(self, record: Record) -> list[Message]:
-        """Return the system message of the field ``system``, if it is filled."""
+        """Return the system message of the field ``system``, if not empty."""
         text = self._find(record, "system", str)
         return [] if text is None else [{"role": "system", "content": text}]
 
@@ -313,9 +314,10 @@ class ConversationParser:
                 f"a message must be an object with role and content, got {sorted(message)}"
             )
         found = ROLES.get(name.lower(), name)
-        # A ``role`` is a template's already, and some templates call tools otherwise.
+        # A ``role`` already is a template's role, and some templates use other names for tool
+        # calls.
         known = name if role and found == "tool" else found
-        # Many templates would write a null out, and it would be trained.
+        # Many templates would print a null, which would then be trained.
         return {"role": self.roles.get(name, known), "content": _join_parts(content or ""), **rest}
 
 
@@ -356,7 +358,7 @@ def read_as_megatron(record: Record, layout: str) -> list[Message] | str:
     Raises
     ------
     SourceError
-        If a content is not text, or a list of messages is none.
+        If a content is not text, or a list of messages is not a list.
 
     Notes
     -----
@@ -398,7 +400,7 @@ def _megatron_role(turn: Record) -> str:
 
 
 def _list_of_objects(record: Record, name: str) -> list[Record]:
-    """Return a field of objects; one that is null or missing has none."""
+    """Return a field of objects, empty if it is null or missing."""
     values = record.get(name)
     if values is None:
         return []
@@ -410,7 +412,7 @@ def _list_of_objects(record: Record, name: str) -> list[Record]:
 
 
 def _first_text(record: Record, names: Iterable[str]) -> str:
-    """Return the first field that is filled, or an empty text."""
+    """Return the first non-empty field, or an empty text."""
     filled = (name for name in names if record.get(name) not in (None, ""))
     return next((_text_of(record[name], name) for name in filled), "")
 
@@ -441,7 +443,7 @@ def _join_parts(content: Any) -> Any:
 
 
 def _begins_with_system(messages: Sequence[Any]) -> bool:
-    """Return whether the first message is the system's."""
+    """Return whether the first message is a system message."""
     first = messages[0] if messages else None
     return isinstance(first, dict) and "system" in (first.get("role"), first.get("from"))
 
@@ -454,6 +456,6 @@ def _names(record: Record) -> str:
 
 
 def _nouns(kinds: Any) -> str:
-    """Return types in the words of JSON."""
+    """Return types in JSON's terms."""
     nouns = {str: "a text", list: "a list", dict: "an object"}
     return " or ".join(nouns[kind] for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))

@@ -20,7 +20,7 @@ _BATCH_LENGTH, _MAX_BATCH = 1 << 18, 1024
 
 
 class EncodedFiles(WrappedFiles):
-    """Base of sources that encode texts; a subclass has ``_draft`` and ``_encode``.
+    """Base of sources that encode texts; a subclass defines ``_draft`` and ``_encode``.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class EncodedFiles(WrappedFiles):
     encoder
         The tokenizer.
     skip_damaged
-        Whether samples that ``_draft`` refuses are skipped and counted; else they are an error.
+        Whether samples rejected by ``_draft`` are skipped and counted instead of raising.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class EncodedFiles(WrappedFiles):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if multiprocessing.parent_process() is not None:
-            # Each of many processes gets one core; threads would contend for the others.
+            # Each of many processes gets one core, so threads would only contend.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         if self.encoder.identity() != self._tokenizer:
             raise FingerprintMismatchError(
@@ -57,7 +57,7 @@ class EncodedFiles(WrappedFiles):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the records, other than the files, as JSON values."""
+        """Return the settings that determine the records, besides the files, as JSON values."""
         return {"tokenizer": self._tokenizer, "vocab_size": self.encoder.vocab_size()}
 
     def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -94,7 +94,7 @@ class EncodedFiles(WrappedFiles):
         yield from self._encode(batch)
 
     def _draft(self, sample: Sample) -> tuple[Any, Sequence[str]]:
-        """Return what `_encode` takes of a sample, and its texts; SourceError if it is damaged."""
+        """Return a sample's input of `_encode`, and its texts; SourceError if it is damaged."""
         raise NotImplementedError
 
     def _encode(self, batch: Sequence[Any]) -> Iterator[Sample]:
@@ -103,7 +103,7 @@ class EncodedFiles(WrappedFiles):
 
 
 def fit_ids(ids: Int64Array, dtype: str) -> AnyArray:
-    """Return ids in the dtype in which they are stored; ConfigError if it does not hold one."""
+    """Return ids in the dtype in which they are stored; ConfigError if one does not fit."""
     if ids.size:
         least, most, limit = int(ids.min()), int(ids.max()), int(np.iinfo(dtype).max)
         if least < 0 or most > limit:

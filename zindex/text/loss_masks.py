@@ -1,7 +1,7 @@
-"""Split the text of a dialogue into parts that are trained and parts that are not.
+"""Split the text of a conversation into trained and untrained parts.
 
-Parts are tokenised one by one, so that no token is trained in part, and a prompt has the same
-tokens as in inference.
+Parts are tokenised separately, so that no token is partly trained, and a prompt has the same tokens
+as in inference.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ class MaskedText:
 
 
 class DialogueCutter:
-    """Splits dialogues into trained and untrained parts.
+    """Splits conversations into trained and untrained parts.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ class DialogueCutter:
     turns
         ``"last"`` trains only the last of these messages.
     ends
-        Texts of special tokens. White space after one that ends a message is not trained, because
-        generation stops there.
+        Texts of special tokens. White space after a token that ends a message is not trained,
+        because generation stops there.
 
     Raises
     ------
@@ -50,10 +50,9 @@ class DialogueCutter:
 
     Notes
     -----
-    A message with a false ``train`` or a ``weight`` of 0 is not trained. If the template has
-    ``{% generation %}`` blocks, the assistant is trained on these. Otherwise a message is trained
-    on what it adds to its prompt: the text of all messages before it and the beginning of an
-    answer.
+    A message with a false ``train`` or a ``weight`` of 0 is not trained. If the template has ``{%
+    generation %}`` blocks, the assistant is trained on these. Otherwise a message is trained on
+    what it adds to its prompt: the text of all earlier messages and the start of an answer.
     """
 
     def __init__(
@@ -75,28 +74,28 @@ class DialogueCutter:
         self.ends = tuple(sorted(ends))
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide what is trained, as JSON values."""
+        """Return the settings that determine what is trained, as JSON values."""
         return {"train_on": list(self.trained_roles), "turns": self.turns}
 
     def text(self, dialogue: Dialogue) -> str:
-        """Return the whole text of a dialogue."""
+        """Return the whole text of a conversation."""
         return self._begin(dialogue, len(dialogue.messages))
 
     def prompt(self, dialogue: Dialogue) -> str:
-        """Return the text of the prompt of a dialogue, up to the beginning of the answer."""
+        """Return the text of the prompt of a conversation, up to the start of the answer."""
         return self._begin(dialogue, dialogue.num_prompt, add_generation_prompt=True)
 
     def _begin(self, dialogue: Dialogue, num_messages: int, **asked: bool) -> str:
-        """Return the text of the first messages of a dialogue."""
+        """Return the text of the first messages of a conversation."""
         return self.template.render(dialogue.messages[:num_messages], tools=dialogue.tools, **asked)
 
     def cut(self, dialogue: Dialogue) -> list[MaskedText]:
-        """Return the text of a dialogue in parts, which join to ``text``.
+        """Return the text of a conversation in parts, which join to ``text``.
 
         Raises
         ------
         SourceError
-            If nothing of it is trained, or the beginning of a message cannot be found in its text.
+            If nothing of it is trained, or the start of a message cannot be found in its text.
         """
         trained = self._find_trained(dialogue)
         if not trained:
@@ -116,7 +115,7 @@ class DialogueCutter:
         Raises
         ------
         SourceError
-            As ``cut``; also if the text of the dialogue does not begin with that of its prompt.
+            As ``cut``; also if the text of the conversation does not start with that of its prompt.
         """
         prompt, parts = self.prompt(dialogue), self.cut(dialogue)
         rest: list[MaskedText] = []
@@ -132,7 +131,7 @@ class DialogueCutter:
         return prompt, rest
 
     def trains_end(self, dialogue: Dialogue) -> bool:
-        """Return whether the last message, and so the end after it, is trained; it may be empty."""
+        """Return whether the last message, and the end after it, is trained; it may be empty."""
         return len(dialogue.messages) - 1 in self._find_trained(dialogue)
 
     def _find_trained(self, dialogue: Dialogue) -> list[int]:
@@ -148,7 +147,7 @@ class DialogueCutter:
         return trained[-1:] if self.turns == "last" else trained
 
     def _find_blocks(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
-        """Return the text of a dialogue, and the spans of the template's generation blocks."""
+        """Return the text of a conversation, and the spans of the template's generation blocks."""
         text, spans = self.template.render_spans(dialogue.messages, tools=dialogue.tools)
         answers = [i for i, item in enumerate(dialogue.messages) if item["role"] == _ASSISTANT]
         if answers == trained:
@@ -163,7 +162,7 @@ class DialogueCutter:
         return text, [span for number, span in numbered if number in trained]
 
     def _find_added(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
-        """Return the text of a dialogue, and the span that each trained message adds to it."""
+        """Return the text of a conversation, and the span that each trained message adds to it."""
         messages = dialogue.messages
         text = self.text(dialogue)
         spans = []
@@ -183,8 +182,8 @@ class DialogueCutter:
     def _find_stop(self, until: str, text: str) -> int:
         """Return the end of the last message of ``until`` in the whole text; -1 if not found.
 
-        A message ends at its end token, if it has one. After that some templates write tokens that
-        end the whole text, which are missing where more messages follow.
+        A message ends at its end token, if it has one. Some templates then add tokens that end the
+        whole text, which are missing if more messages follow.
         """
         while not text.startswith(until):
             shorter = until.rstrip()
@@ -196,7 +195,7 @@ class DialogueCutter:
         return len(stripped) if stripped.endswith(self.ends) else len(until)
 
     def _no_prefix(self, what: str) -> str:
-        """Return the error message of a text that cannot be split."""
+        """Return the error message for a text that cannot be split."""
         other = ", or train on the last message alone with turns='last' (--turns last)"
         text = (
             f"the text of a dialogue must begin with that of {what}, with this chat template it "

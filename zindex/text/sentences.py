@@ -14,8 +14,8 @@ class SentenceSplitter:
     Parameters
     ----------
     language
-        ISO 639-1 code, such as ``"en"``. An unknown language has the rules of the nearest known
-        one, in the last resort English.
+        ISO 639-1 code, such as ``"en"``. For an unknown language, the rules of the nearest known
+        one are used, or those of English.
 
     Raises
     ------
@@ -38,7 +38,7 @@ class SentenceSplitter:
         return SentenceSplitter, (self.language,)
 
     def identity(self) -> dict[str, str]:
-        """Return what decides the sentences, as JSON values."""
+        """Return the identity of the sentence rules, as JSON values."""
         return {"language": self.language, "library": f"{_LIBRARY} {version(_LIBRARY)}"}
 
     def split(self, text: str) -> list[str]:

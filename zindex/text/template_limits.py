@@ -1,9 +1,9 @@
 """Limits of chat templates: sizes of single operations, and time and memory of a whole rendering.
 
-A template is a program from elsewhere, often downloaded with a tokenizer. Single operations in C,
-such as ``"x" * 10**10``, cannot be interrupted, so their sizes are checked before. Everything else
-is Python code: a thread that looks at the clock and at the memory of the process raises an
-exception in it. A rendering within its limits pays about a microsecond.
+A template is an untrusted program, often downloaded with a tokenizer. Single operations in C, such
+as ``"x" * 10**10``, cannot be interrupted, so their sizes are checked beforehand. Everything else
+is Python code: a thread that monitors the time and the memory of the process raises an exception in
+it. A rendering within its limits costs about a microsecond.
 """
 
 import ctypes
@@ -24,15 +24,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from zindex.errors import ConfigError
 
 T = TypeVar("T")
-#: Seconds of a rendering, and bytes by which it may enlarge the process.
+#: Maximum seconds of a rendering, and bytes by which it may grow the process.
 MAX_SECONDS, MAX_NBYTES = 30.0, 1 << 30
-# Characters that one operation may make, and whole numbers that it may take.
+# Maximum characters that one operation may create, and largest integers that it may take.
 _MAX_LENGTH, _MAX_NUMBER = 1 << 27, 1 << 20
 _MAX_BITS = 1 << 14
 _MAX_INDENT = 64
-# Seconds between looks of the thread, and after the last rendering before it ends.
+# Seconds between checks of the thread, and after the last rendering before the thread exits.
 _TICK, _AWAKE = 0.05, 1.0
-# Filters that make much out of little in one operation.
+# Filters that can expand small inputs to large outputs in one operation.
 _FILTERS = (
     *("batch", "center", "format", "indent", "join", "replace", "round", "slice", "truncate"),
     "wordwrap",
@@ -40,7 +40,7 @@ _FILTERS = (
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which no single operation makes gigabytes or lasts for hours."""
+    """Jinja's sandbox, in which no single operation creates gigabytes or takes hours."""
 
     intercepted_binops = frozenset(("*", "**", "%"))
 
@@ -99,7 +99,7 @@ def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check(name: str, values: tuple[Any, ...]) -> None:
-    """Refuse arguments of which an operation makes a large value; the first one is its owner."""
+    """Raise if an operation would create a large value from its arguments, owner first."""
     first = values[0]
     numbers = [abs(x) for x in values[1:] if type(x) is int]
     sizes = [len(x) if isinstance(x, str | bytes) else 0 for x in values]
@@ -128,19 +128,19 @@ class _Stop(BaseException):
 
 
 class _Rendering:
-    """A rendering that is under way."""
+    """A running rendering."""
 
     __slots__ = ("nbytes", "reason", "start")
 
     def __init__(self) -> None:
         self.start = time.monotonic()
-        #: Memory of the process when the thread looked first.
+        #: Memory of the process at the first check.
         self.nbytes = -1
         self.reason = ""
 
 
 class _Watch:
-    """The thread of a process that stops renderings; it ends when there are none."""
+    """The thread of a process that stops renderings; it exits when there are none."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -157,7 +157,7 @@ class _Watch:
                 self.thread.start()
 
     def remove(self, thread: int, item: _Rendering) -> None:
-        """Watch a rendering no longer, and take back an exception that it has not seen."""
+        """Stop watching a rendering, and withdraw an exception that it has not received yet."""
         with self.lock:
             self.running.pop(thread, None)
             if item.reason:
@@ -190,7 +190,7 @@ class _Watch:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in a thread at its next step, or take it back."""
+    """Raise an exception in a thread at its next step, or withdraw it."""
     given = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), given)
 
@@ -199,7 +199,7 @@ _watch = _Watch()
 
 
 def _renew() -> None:
-    """Start afresh in a forked child, which has no such thread."""
+    """Reset in a forked child, which has no such thread."""
     global _watch
     _watch = _Watch()
 
@@ -208,12 +208,12 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def within_limits(function: Callable[..., T], *given: Any, **named: Any) -> T:
-    """Return what a function of a template returns.
+    """Return the result of a function that renders a template.
 
     Raises
     ------
     ConfigError
-        If it takes more than `MAX_SECONDS`, or enlarges the process by more than `MAX_NBYTES`.
+        If it takes more than `MAX_SECONDS`, or grows the process by more than `MAX_NBYTES`.
     """
     watch, thread, item = _watch, threading.get_ident(), _Rendering()
     try:

@@ -1,4 +1,4 @@
-"""Refuse texts with invalid Unicode and, optionally, with special tokens."""
+"""Reject texts with invalid Unicode and, optionally, with special tokens."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -8,12 +8,12 @@ from zindex.errors import ConfigError, SourceError
 
 
 def check_unicode(text: str) -> None:
-    """Refuse a text that tokenizers cannot encode.
+    """Raise for a text that tokenizers cannot encode.
 
     Raises
     ------
     SourceError
-        If it has half of a surrogate pair, which JSON can hold and UTF-8 cannot.
+        If it has a lone surrogate, which JSON can represent but UTF-8 cannot.
     """
     if text.isascii():
         return
@@ -32,7 +32,7 @@ class SpecialTexts:
     Parameters
     ----------
     texts
-        Of all special tokens.
+        All special tokens.
 
     Raises
     ------
@@ -50,7 +50,7 @@ class SpecialTexts:
         self._pattern = re.compile("|".join(map(re.escape, known)))
 
     def check(self, value: Any) -> None:
-        """Refuse JSON values with a special token in a text.
+        """Raise for JSON values with a special token in a text.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Encode text by a tokenizer of any kind, without downloads and without remote code."""
+"""Encode text by any kind of tokenizer, without downloads and without remote code."""
 
 import hashlib
 import inspect
@@ -20,21 +20,21 @@ from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokeni
 from zindex.text.tokenizers.rust_tokenizers import find_tokenizer_file, load_tokenizer_file
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 
-#: A path, something with ``encode_batch`` or ``encode``, or a function from text to ids.
+#: A path, an object with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
 
 #: Seconds that a call may take, in addition to those for its characters.
 MAX_SECONDS = 60.0
-# Characters per second of the slowest tokenizers, a hundredth of the usual ones; and of calls for
-# which a thread is started: less would take as long as that.
+# Characters per second of the slowest tokenizers, a hundredth of the usual speed; and minimum
+# characters of a call that uses a thread: for fewer, starting it would dominate.
 _MIN_BANDWIDTH, _MIN_WATCHED = 10_000, 1 << 13
-# The tokenizers library has ids of 32 bits.
+# The tokenizers library has 32-bit ids.
 _MAX_ID = 1 << 32
 # Attributes of tokenizers with the id of the end of a document.
 _END_NAMES = ("eod", "eos_token_id", "eos_id", "eod_id")
 # Methods of tokenizers that return the id of a token's text.
 _FIND_NAMES = ("token_to_id", "convert_tokens_to_ids")
-# A character of private use, which no tokenizer has learned to merge with the text after it.
+# A private-use character, which no tokenizer has learned to merge with the following text.
 _LEAD = "\ue000"
 
 
@@ -98,18 +98,18 @@ class TextEncoder:
         texts
             The texts.
         special_tokens
-            Whether the tokenizer may put its own tokens around a text. Tokens that are written in
-            the text are found in either case.
+            Whether the tokenizer may add its own tokens around a text. Tokens that are written in
+            the text are always recognised.
 
         Raises
         ------
         ConfigError
-            If the tokenizer returns anything but whole numbers, or a pattern of it fails or does
-            not end.
+            If the tokenizer returns anything but integers, or one of its patterns fails or does not
+            terminate.
         """
         if self.path is None and not isinstance(self.tokenizer, TextTokenizer):
             return self._encode(texts, special_tokens)
-        # Native code cannot be interrupted, but it releases the interpreter for those who wait.
+        # Native code cannot be interrupted, but it releases the GIL.
         nbytes = sum(map(len, texts))
         seconds = MAX_SECONDS + nbytes / _MIN_BANDWIDTH
         answer: Future[list[Int64Array]] = Future()
@@ -123,7 +123,7 @@ class TextEncoder:
         except TimeoutError as error:
             reason, cause = f"within {seconds:.0f} s, a pattern of it backtracks", error
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # which is no Exception
+            if type(error).__name__ != "PanicException":  # which is not an Exception
                 raise
             reason, cause = f"but a pattern of it fails: {str(error)[:200]}", error
         raise ConfigError(
@@ -154,7 +154,7 @@ class TextEncoder:
         return [self._take_ids(ids) for ids in found]
 
     def encode_parts(self, texts: Sequence[str], within: Sequence[bool]) -> list[Int64Array]:
-        """Return the ids of parts of texts, with no special tokens but those written in them.
+        """Return the ids of parts of texts, with no special tokens except those written in them.
 
         Parameters
         ----------
@@ -165,16 +165,16 @@ class TextEncoder:
 
         Notes
         -----
-        Some tokenizers put a blank before each text, and so before each part. If the decoded ids
-        show that, parts within a text are encoded after another character, whose ids are removed
-        again.
+        Some tokenizers add a blank before each text, and therefore before each part. If the decoded
+        ids show that, parts within a text are encoded after another character, whose ids are
+        removed again.
         """
         lead = self._lead
         if lead is None:
             return self.encode(texts, special_tokens=False)
         marked = [_LEAD * inside + text for text, inside in zip(texts, within, strict=True)]
         found = self.encode(marked, special_tokens=False)
-        # A lead that was merged with the text after it cannot be removed.
+        # A lead that was merged with the following text cannot be removed.
         merged = [
             number
             for number, inside in enumerate(within)
@@ -188,7 +188,7 @@ class TextEncoder:
 
     @cached_property
     def _lead(self) -> Int64Array | None:
-        """Ids of the lead if the tokenizer puts a blank before texts, else None."""
+        """Ids of the lead if the tokenizer adds a blank before texts, otherwise None."""
         decode: Any = getattr(self.tokenizer, "decode", None)
         if decode is None:
             return None
@@ -204,7 +204,7 @@ class TextEncoder:
         return sorted(map(str, getattr(self.tokenizer, "all_special_tokens", ())))
 
     def vocab_size(self) -> int | None:
-        """Return the number of ids with those of added tokens; None if unknown."""
+        """Return the number of ids including added tokens; None if unknown."""
         for name in ("get_vocab_size", "__len__"):
             if hasattr(self.tokenizer, name):
                 return int(getattr(self.tokenizer, name)())
@@ -253,7 +253,7 @@ class TextEncoder:
         token
             Its id, its text, True for the tokenizer's own end of a document, or False for none.
         what
-            Name of the user's argument, for the message.
+            Name of the user's argument, for messages.
 
         Raises
         ------
@@ -281,7 +281,7 @@ class TextEncoder:
         return int(found)
 
     def _check_id(self, number: Any, what: str) -> int:
-        """Return an id that a user gave, if it is valid."""
+        """Return an id given by a user, if it is valid."""
         size = self.vocab_size()
         is_whole = isinstance(number, int | np.integer)
         if not is_whole or number < 0 or (size is not None and not self._has_id(number, size)):

@@ -1,4 +1,4 @@
-"""Tokenize files of documents, dialogues, preference pairs and answer groups into records."""
+"""Tokenise files of documents, conversations, preference pairs and answer groups into records."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -24,7 +24,7 @@ PositionIds = Literal["doc_reset", "none"]
 SpecialInText = Literal["parse", "refuse"]
 
 _TOKEN_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-#: Placeholder of a required id that the tokenizer does not name.
+#: Placeholder of a required id that the tokenizer does not define.
 UNKNOWN_ID = -1
 
 
@@ -35,15 +35,15 @@ class TokenSettings:
     train_type: TrainType
     #: Maximal tokens of a sequence, and of a prompt and each response of a group; None: unlimited.
     max_length: int | None = None
-    #: Which end of a longer one is kept.
+    #: Which end of a longer one to keep.
     keep: Keep = "start"
-    #: Store the positions of a dialogue's tokens, from 0 in each; or none.
+    #: Store the positions of a conversation's tokens, starting at 0; or none.
     position_ids: PositionIds = "doc_reset"
     token_dtype: str = "int32"
     #: Ids before and after each document, and after the text of a plain template.
     begin_id: int | None = None
     end_id: int | None = None
-    #: Whether special tokens that are written in a text become such tokens, or are refused.
+    #: Whether special tokens written in a text become special tokens, or are rejected.
     special_in_text: SpecialInText = "parse"
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """One sequence before it is tokenized."""
+    """One sequence before it is tokenised."""
 
     parts: Sequence[MaskedText]
     #: Ids before and after it.
@@ -89,7 +89,7 @@ class _Sequence:
     is_answer: bool = False
     #: Whether the id after it is trained.
     trains_end: bool = True
-    #: Whether the end of a longer one is kept in any case, because answers follow it.
+    #: Whether to always keep the end of a longer one, because answers follow it.
     keeps_end: bool = False
 
     @property
@@ -99,7 +99,7 @@ class _Sequence:
             yield part.text, self.is_answer or number > 0
 
 
-# A record before its texts are tokenized: its object, its sequences, and the rewards of a group.
+# A record before its texts are tokenised: its object, its sequences, and the rewards of a group.
 _Draft = tuple[Sample, list[_Sequence], Sequence[float]]
 
 
@@ -113,24 +113,24 @@ class TokenRecords(EncodedFiles):
     settings
         The kind of records.
     template
-        Renders dialogues; None refuses them.
+        Renders conversations; None rejects them.
     parser
-        Parses the objects; None: a `ConversationParser` with the usual names.
+        Parses the objects; None uses a `ConversationParser` with the usual names.
     cutter_settings
         ``trained_roles`` and ``turns`` of `DialogueCutter`.
 
     Raises
     ------
     ConfigError
-        If a setting is out of range, or special tokens are to be refused but the tokenizer lists
+        If a setting is out of range, or special tokens are to be rejected but the tokenizer lists
         none.
 
     Notes
     -----
     A mask marks the tokens that are targets of the loss; a dataset that predicts the next token
-    therefore reads it from the second token on. All records have masks, also if all tokens are
-    trained. An object with a dialogue and a text is a dialogue, unless documents are wanted, or
-    ``columns`` name the text. Law: records do not depend on how files are partitioned.
+    therefore reads it from the second token on. All records have masks, even if all tokens are
+    trained. An object with a conversation and a text is a conversation, unless documents are
+    wanted, or ``columns`` name the text. Law: records do not depend on how files are partitioned.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class TokenRecords(EncodedFiles):
         self._special = SpecialTexts(special) if settings.special_in_text == "refuse" else None
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the records besides the files, as JSON values."""
+        """Return the settings that determine the records, besides the files, as JSON values."""
         settings = asdict(self.settings)
-        del settings["token_dtype"]  # it is in the fields of the store
+        del settings["token_dtype"]  # already in the fields of the store
         template = None if self.template is None else self.template.identity()
         cutting = {} if self.cutter is None else self.cutter.identity()
         own = settings | {"chat_template": template} | self.parser.identity() | cutting
@@ -208,19 +208,19 @@ class TokenRecords(EncodedFiles):
         return [self._sequence(parts, dialogue)], ()
 
     def _check(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
-        """Return dialogues; refuse those with special tokens in their texts if that is set."""
+        """Return conversations; raise for special tokens in their texts if so configured."""
         if self._special is not None:
             for dialogue in dialogues:
                 self._special.check([*dialogue.messages, dialogue.tools])
         return dialogues
 
     def _sequence(self, parts: Sequence[MaskedText], dialogue: Dialogue) -> _Sequence:
-        """Return a dialogue as a sequence."""
+        """Return a conversation as a sequence."""
         trains_end = self._need_cutter().trains_end(dialogue)
         return _Sequence(parts, *self._ends(), trains_end=trains_end)
 
     def _need_cutter(self) -> DialogueCutter:
-        """Return the cutter of dialogues; an error if there is no chat template."""
+        """Return the cutter of conversations; an error if there is no chat template."""
         if self.cutter is None:
             raise ConfigError(
                 "dialogues and answers need a chat template, and the tokenizer has none; name one "
@@ -230,7 +230,7 @@ class TokenRecords(EncodedFiles):
         return self.cutter
 
     def _ends(self) -> tuple[int | None, int | None]:
-        """Return the ids around dialogues: none if the template marks their ends."""
+        """Return the ids around conversations: none if the template marks their ends."""
         if self.template is None or not self.template.is_plain:
             return None, None
         return self._document_ends()
@@ -245,7 +245,7 @@ class TokenRecords(EncodedFiles):
         return self.settings.begin_id, self.settings.end_id
 
     def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
-        # Equal parts are tokenized once.
+        # Equal parts are tokenised once.
         known = (sequence.keys for _, sequences, _ in batch for sequence in sequences)
         keys = dict.fromkeys(chain.from_iterable(known))
         found = self.encoder.encode_parts([key[0] for key in keys], [key[1] for key in keys])
@@ -271,7 +271,7 @@ class TokenRecords(EncodedFiles):
         flags = [False, *(part.trained for part in sequence.parts), sequence.trains_end]
         mask = np.repeat(flags, [len(part) for part in found])
         length = self.settings.max_length
-        # An answer continues its prompt, so its beginning is kept.
+        # An answer continues its prompt, so its start is kept.
         keeps_start = self.settings.keep == "start" and not sequence.keeps_end
         kept = slice(length) if sequence.is_answer or keeps_start else slice(-(length or 0), None)
         return np.concatenate(found)[kept], mask[kept]
@@ -287,5 +287,5 @@ class TokenRecords(EncodedFiles):
             answers, trained = np.concatenate(sequences[1:]), np.concatenate(masks[1:])
             scores = np.array(rewards, np.float32)
             values = [sequences[0], answers, lengths, trained, lengths, scores]
-        # Some kinds leave out the masks or the positions, which are last.
+        # Some types omit the masks or the positions, which come last.
         return dict(zip(self.settings.dtypes, values, strict=False))

@@ -51,7 +51,7 @@ def read_tokenizer_settings(file: Path) -> TokenizerSettings:
     additional = tuple(text for value in listed if (text := _token_text(value)) is not None)
     templates = _read_templates(config.get("chat_template"), file.parent / _CONFIG)
     path = file.parent / _TEMPLATE
-    if path.is_file():  # newer tokenizers have a file of its own, which takes precedence
+    if path.is_file():  # newer tokenizers have a separate file, which takes precedence
         templates[DEFAULT] = path.read_text("utf-8")
     return TokenizerSettings(tokens, templates, additional)
 
@@ -83,7 +83,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _token_text(value: Any) -> str | None:
-    """Return the text of a token in settings; None if it is no token."""
+    """Return the text of a token in settings; None if it is not a token."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None

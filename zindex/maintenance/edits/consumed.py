@@ -1,6 +1,6 @@
 """Sets of consumed samples: computed by an edit, stored as bits, and looked up.
 
-A sample is consumed if a position before the edit has drawn it, whether that was trained on or
+A sample is consumed if a position before the edit has drawn it, whether it was trained on or
 skipped. A set is a number below which all samples are consumed, and bits from there on. A greedy
 blend draws the beginning of every dataset, so its sets have no bits.
 """
@@ -30,7 +30,7 @@ class ConsumedSet:
     """Numbers of one source: all below `first`, and ``first + i`` for every bit i that is set."""
 
     first: int = 0
-    #: Bits that count; the words may hold more, all 0.
+    #: Number of valid bits; the words may have more, all 0.
     num_bits: int = 0
     words: UInt64Array = field(default_factory=lambda: np.empty(0, np.uint64))
     num_consumed: int = 0
@@ -46,7 +46,7 @@ class ConsumedSet:
         return self.stop - self.num_consumed
 
     def facts(self, source: int) -> ConsumedFacts:
-        """Return what a journal records of the set."""
+        """Return the journal entry of the set."""
         return ConsumedFacts(source, self.first, self.stop, self.num_consumed)
 
     def count_left_below(self, stop: int) -> int:
@@ -56,7 +56,7 @@ class ConsumedSet:
         return beyond if not bits else _count_left(self.words, bits) + beyond
 
     def add_draws(self, draws: UInt64Array, start: int, num_draws: int) -> "ConsumedSet":
-        """Return the set with those of its unconsumed numbers that were drawn.
+        """Return the set extended by unconsumed numbers that were drawn.
 
         Parameters
         ----------
@@ -73,12 +73,12 @@ class ConsumedSet:
 
 
 def num_words(num_bits: int) -> int:
-    """Return the words that hold so many bits."""
+    """Return the number of words for a number of bits."""
     return -(-num_bits // bitset.WORD_BITS)
 
 
 def set_of_bits(words: UInt64Array, num_bits: int, *, first: int = 0) -> ConsumedSet:
-    """Return the set of the bits of words, in its shortest form.
+    """Return the set for the bits of words, in its shortest form.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class ConsumedTable:
     Parameters
     ----------
     facts
-        What the journal records of each set.
+        The journal entry of each set.
     words, counts
         Arrays of their store, or in memory; None if no set has bits.
     """
@@ -173,7 +173,7 @@ class ConsumedTable:
 
 
 def pack_sets(sets: Sequence[ConsumedSet]) -> tuple[UInt64Array, Int64Array]:
-    """Return the words of all sets, each from a new block on, and the zero bits before each block.
+    """Return the words of all sets, each starting a new block, and the zero bits before each block.
 
     Parameters
     ----------
@@ -199,12 +199,12 @@ def store_sets(
     folder: PlaceLike,
     split: str,
 ) -> str:
-    """Store and commit the bits of sets, unless that is done; return the name of the store.
+    """Store and commit the bits of sets, unless already done; return the name of the store.
 
     Parameters
     ----------
     spec
-        Everything that decides the sets.
+        Everything that determines the sets.
     sets, grid
         What to store, and on which grid.
     folder, split
@@ -232,7 +232,7 @@ def open_table(
     Raises
     ------
     StoreNotFoundError
-        If their store is gone.
+        If their store is missing.
     """
     if store is None:
         return ConsumedTable(facts)

@@ -148,7 +148,7 @@ def blocks_of(spans: Iterable[tuple[int, int]], length: int) -> Iterator[tuple[i
 
 
 def shuffle_cut(source: Source, number: int, split: str, positions: IntegerArray) -> Int64Array:
-    """Return the samples at positions of a source whose tokens were cut again.
+    """Return the samples at positions of a source whose tokens were split again.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """``zindex.edit``: change a run from a position on, with a certificate for its samples.
 
-An edit changes no built store. It computes the consumed samples, builds the next blend and its
-indices, and commits all of it by writing one small file last.
+An edit changes no existing store. It computes the consumed samples, builds the next blend and its
+indices, and commits everything by writing one small file last.
 """
 
 import os
@@ -33,7 +33,7 @@ def edit(
     split: str = "train",
     client: Any = None,
 ) -> JournalEntry:
-    """Change a run from a position on: append an edit to its journal, and leave its file unchanged.
+    """Change a run from a position on: append an edit to its journal, leaving its file unchanged.
 
     Every process that opens the run afterwards applies the edit. Positions before it keep their
     samples, later ones follow the new plan. No consumed sample is repeated, and the remaining
@@ -44,20 +44,20 @@ def edit(
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     at
-        Position of the edit: the samples consumed by then. Needed unless the edit only skips.
+        Position of the edit: the number of samples consumed. Required unless the edit only skips.
     reweight
-        New weights by path, in the scale of the weights that stay: those of the run's file in a run
-        by weights, shares that sum to 1 otherwise.
+        New weights by path, in the scale of the unchanged weights: those of the run's file in a run
+        by weights, otherwise shares that sum to 1.
     add
         Weights of new datasets, by path.
     drop
         Paths of datasets to drop.
     skip
-        Half-open range of later positions to leave out, which makes the run shorter.
+        Half-open range of later positions to skip, which makes the run shorter.
     sequence_length
-        Tokens per sample from here on: the remaining tokens of every dataset are cut again.
+        Tokens per sample from here on: the remaining tokens of every dataset are split again.
     num_samples
-        Samples of the whole run, with the consumed ones. None keeps the length of the run, or its
+        Samples of the whole run, including consumed ones. None keeps the length of the run, or its
         tokens if the sequence length changes.
     split
         The split of the run.
@@ -68,8 +68,8 @@ def edit(
     -------
     entry
         The edit with its certificate: for each dataset the samples consumed and skipped since the
-        last plan, those left, and those that the new plan draws; for each source the digests of its
-        consumed and its unconsumed samples.
+        last plan, the remaining ones, and those that the new plan draws; for each source the
+        digests of its consumed and its unconsumed samples.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def edit(
     PlanError
         If positions are not after the last edit, or the datasets hold too few samples.
     FingerprintMismatchError
-        If another process edits the run at the same time.
+        If another process edits the run concurrently.
 
     Notes
     -----
@@ -129,7 +129,7 @@ def _find_same(journal: RunJournal, path: str) -> int | None:
 
 
 def _name_added(journal: RunJournal, path: str) -> str:
-    """Return the name of a dataset to add: that of the dropped one at its path, or the path."""
+    """Return the name for a dataset to add: that of the dropped one at its path, or the path."""
     number = _find_same(journal, path)
     if number is None:
         return path if is_remote(path) else os.path.abspath(os.path.expanduser(path))
@@ -170,7 +170,7 @@ def _count(
     Returns
     -------
     counts
-        Consumed, skipped and coming draws of each dataset.
+        Consumed, skipped and future draws of each dataset.
     """
     chosen = np.array(journal.state.blends[-1].datasets, np.int64)
     by_dataset = np.zeros((3, len(journal.state.datasets)), np.int64)

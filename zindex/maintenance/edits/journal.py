@@ -4,9 +4,9 @@
 
     INDEX/journal-train-<fingerprint of the run>/000001.json
 
-A file is written once, atomically. It holds the edit, its position, the fingerprint of the run
-before, the state of the run after, and the certificate. Its own fingerprint is the hash of all
-this, and the fingerprint of the run from here on.
+A file is written once, atomically. It contains the edit, its position, the fingerprint of the run
+before it, the state of the run after it, and the certificate. Its own fingerprint is the hash of
+all this, and becomes the fingerprint of the run.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal
 
-#: First part of the names of journals' folders in the index folder.
+#: Name prefix of the folders of journals in the index folder.
 JOURNAL_PREFIX = "journal-"
 
 _SUFFIX = ".json"
@@ -63,7 +63,7 @@ class JournalEntry:
     before: str
     #: Fingerprint of the run with the edit.
     fingerprint: str
-    #: Samples consumed, skipped, left and drawn of each dataset; see `zindex.edit`.
+    #: Samples consumed, skipped, remaining and drawn for each dataset; see `zindex.edit`.
     certificate: dict[str, Any]
     #: The run with the edit.
     state: RunState
@@ -90,7 +90,7 @@ class RunJournal:
 
     @cached_property
     def base_fingerprint(self) -> str:
-        """Fingerprint of the run without edits: of its blend and its indices, without paths."""
+        """Fingerprint of the run without edits: of its blend and indices, without paths."""
         return fingerprint(
             {
                 "kind": "run",
@@ -163,7 +163,7 @@ class RunJournal:
         return open_table(facts.consumed, self.config.index, None if facts.cut else facts.store)
 
     def cut_table(self, blend: int) -> ConsumedTable:
-        """Return the consumed ones of the samples whose tokens were cut again for a blend."""
+        """Return the consumed samples, among those whose tokens were split again for a blend."""
         facts = self.state.blends[blend]
         return open_table(facts.cut, self.config.index, facts.store if facts.cut else None)
 
@@ -190,7 +190,7 @@ class RunJournal:
         return lengths, split_range(lengths.facts.num_sequences, bookends)
 
     def plan_index(self, path: str, source: Source) -> run_plan.PlannedIndex[IndexPlan]:
-        """Return the plan of a source's index, from the dataset as it is now.
+        """Return the plan of a source's index, from the dataset in its current state.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class RunJournal:
         Raises
         ------
         FingerprintMismatchError
-            If the dataset is not the one that the edit added.
+            If the dataset differs from the one that the edit added.
         """
         source = self.state.sources[number]
         path = self.state.datasets[source.dataset]
@@ -289,7 +289,7 @@ def _entry_path(journal: RunJournal, number: int) -> Place:
 
 
 def _read_entry(journal: RunJournal, number: int) -> JournalEntry:
-    """Return one entry after checking its digest and its link to the entry before."""
+    """Return one entry after checking its digest and its link to the previous entry."""
     path = _entry_path(journal, number)
     try:
         content = read_sealed(

@@ -1,4 +1,4 @@
-"""Plan the rest of an edited run: its next blend, and the sources that this draws from."""
+"""Plan the rest of an edited run: its next blend, and the sources that it draws from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def build_stores(requests: Sequence[BuildRequest], client: Any = None) -> list[S
 
 
 def open_blend_scan(journal: RunJournal, blend: int, client: Any = None) -> BlendScan:
-    """Return a scan of a blend of a run, which is built if it is missing."""
+    """Return a scan of a blend of a run, building the blend if it is missing."""
     plan = journal.blend_plan(journal.state.blends[blend], blend)
     [store] = build_stores([BuildRequest(plan, journal.config.index)], client)
     return BlendScan(open_blend_arrays(store))
@@ -75,8 +75,8 @@ class Replan:
         state
             The run before the edit, without the positions that it skips.
         scan, planned
-            The last blend, with all of its consumed draws marked, and the samples that it would
-            still draw of each dataset.
+            The last blend, with all its consumed draws marked, and the samples that it would still
+            draw of each dataset.
         rows
             The certificate's rows of datasets, with what the last blend consumed; extended.
         """
@@ -131,7 +131,7 @@ class Replan:
     def _cut_again(
         self, state: RunState, consumed: Mapping[int, ConsumedSet], old_length: int
     ) -> tuple[RunState, dict[int, ConsumedSet], dict[int, ConsumedSet]]:
-        """Return the run with its remaining tokens cut into samples of another length.
+        """Return the run with its remaining tokens split into samples of another length.
 
         Returns
         -------
@@ -173,7 +173,7 @@ class Replan:
         drawn: Int64Array,
         rows: list[dict[str, Any]],
     ) -> RunState:
-        """Return the run with another index of each dataset whose remaining sources fall short."""
+        """Return the run with another index for each dataset whose remaining sources fall short."""
         left = np.zeros(len(state.datasets), np.int64)
         for number, item in consumed.items():
             source = state.sources[number]

@@ -1,4 +1,4 @@
-"""Verify the edits of a run from its stores: walk the whole run and mark every sample."""
+"""Verify the edits of a run from its stores: scan the whole run and mark every sample."""
 
 import os
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from zindex.plan.journal import ConsumedFacts, consumed_ranges
 
 @dataclass(frozen=True, slots=True)
 class JournalReport:
-    """The result of a walk over an edited run."""
+    """The result of a scan of an edited run."""
 
     split: str
     num_edits: int
-    #: Positions of the run, and positions that edits left out.
+    #: Positions of the run, and positions skipped by edits.
     num_samples: int
     num_skipped: int
-    #: Sources of samples, and their samples that the run does not draw.
+    #: Sources of samples, and the number of their samples that the run does not draw.
     num_sources: int
     num_undrawn: int
 
@@ -38,7 +38,7 @@ def verify_journal(
     split: str = "train",
     client: Any = None,
 ) -> JournalReport:
-    """Prove from its stores that an edited run repeats no sample and loses none.
+    """Verify from its stores that an edited run neither repeats nor loses a sample.
 
     Parameters
     ----------
@@ -57,13 +57,13 @@ def verify_journal(
     Raises
     ------
     VerificationError
-        If a sample has two positions, or a certificate or a stored set differs from the walk.
+        If a sample has two positions, or a certificate or a stored set differs from the scan.
 
     Notes
     -----
     Law: every position of the whole run, and every skipped one, has its own sample (a bit each,
-    none set twice); before every edit the walked samples are the consumed ones in its stored sets,
-    so it left all others; each entry is the child of the one before. The digests of the
+    none set twice); before every edit the scanned samples are the consumed ones in its stored sets,
+    so all others remain; each entry is the child of the previous one. The digests of the
     certificates, sums modulo 2**64 of mixed sample numbers, are computed here sample by sample, and
     by the edit from its sets. Memory: a bit per drawn sample of each source. Cost: one pass over
     the run.
@@ -104,7 +104,7 @@ class _Walk:
     def __init__(self, journal: RunJournal) -> None:
         self.journal = journal
         self.state = journal.state
-        # Pages of zeros take no memory before a bit in them is set.
+        # Zero pages take no memory before a bit in them is set.
         self.words = [
             np.zeros(num_words(source.num_samples), np.uint64) for source in self.state.sources
         ]
@@ -113,7 +113,7 @@ class _Walk:
         self._pools = {number: journal.pools(number) for number in range(len(self.state.blends))}
 
     def check_room(self, blend: int, drawn: Int64Array) -> None:
-        """Check that the sources of a blend hold the samples that it draws of each dataset."""
+        """Check that the sources of a blend have the samples that it draws of each dataset."""
         pools = self._pools[blend]
         for row, count in enumerate(drawn.tolist()):
             left = sum(int(pools.num_left[i]) for i in pools.rows_of(row))
@@ -167,7 +167,7 @@ class _Walk:
     def _check_same(
         self, entry: JournalEntry, walked: ConsumedSet, stored: ConsumedSet, facts: ConsumedFacts
     ) -> None:
-        """Check that a stored set equals the walked one."""
+        """Check that a stored set equals the scanned one."""
         same = walked.facts(facts.source) == facts and np.array_equal(
             walked.words[: num_words(walked.num_bits)], stored.words[: num_words(stored.num_bits)]
         )
@@ -178,7 +178,7 @@ class _Walk:
             )
 
     def report(self) -> JournalReport:
-        """Return the result of the walk."""
+        """Return the result of the scan."""
         state = self.state
         num_skipped = sum(stop - start for _, start, stop in state.skipped)
         total = sum(item.num_samples for item in state.sources)

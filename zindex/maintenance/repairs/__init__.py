@@ -1,1 +1,1 @@
-"""Repair: damaged shards are recomputed and checked against what was committed."""
+"""Repair: damaged shards are recomputed and compared with what was committed."""

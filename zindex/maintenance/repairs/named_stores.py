@@ -19,7 +19,7 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """One store, and what a run plans for it, if a run names it."""
+    """One store, and the plan of a run for it, if given by a run."""
 
     root: Place
     item: PlannedStore | None = None
@@ -27,12 +27,12 @@ class NamedStore:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a store was begun there."""
+        """Whether a store was begun at this location."""
         return is_store(str(self.root))
 
     @property
     def num_shards(self) -> int:
-        """Shards of the store; 0 where its plan cannot be read."""
+        """Shards of the store; 0 if its plan cannot be read."""
         try:
             layouts = parse_layouts(read_plan(self.root)["arrays"], self.root)
             return sum(layout.num_shards for layout in layouts)

@@ -39,7 +39,7 @@ from zindex.store.shard_files import store_shard
 from zindex.store.tokens import LINK
 from zindex.store.verify import REPAIR_KEY, ShardId
 
-#: Arrays of a blend that its other arrays are computed from, unless a run names them.
+#: Arrays of a blend from which its other arrays are computed, unless a run is given.
 BLEND_INPUTS = (schema.DATASET_WEIGHT.name, schema.DATASET_COUNT.name)
 
 Sound = Mapping[ShardId, Receipt]
@@ -55,16 +55,16 @@ _INDICES: dict[str, Any] = {
 
 
 def select_inputs(plan: StorePlan, sound: Sound, *, is_named: bool) -> Sound:
-    """Return the shards that the other shards of a store are computed from.
+    """Return the shards from which the other shards of a store are computed.
 
     Parameters
     ----------
     plan
         The plan of the store.
     sound
-        Its sound shards.
+        Its intact shards.
     is_named
-        Whether a run names the plan: then no shard is an input.
+        Whether a run gives the plan: then no shard is an input.
     """
     names: tuple[str, ...] = ()
     if plan.spec.get("kind") == "blend" and not is_named:
@@ -80,21 +80,21 @@ def select_attributes(plan: StorePlan, facts: Mapping[str, Any]) -> dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """A copy of a store in which sound shards are linked and the others recomputed.
+    """A copy of a store with intact shards linked and the others recomputed.
 
-    It is made by the builder that makes any store of its kind: a builder keeps the valid shards
-    that it finds, so it computes only the missing ones.
+    It is created by the ordinary builder of its kind: a builder keeps valid shards that it finds,
+    so it computes only the missing ones.
     """
 
     #: The plan of the store, as it was committed.
     plan: StorePlan
     #: Receipts of the shards to keep.
     sound: Sound
-    #: What the store was made from, where the user or a run names it.
+    #: The source of the store, if given by the user or a run.
     source: Source
-    #: Attributes of the store, as far as they are known.
+    #: Attributes of the store, if known.
     facts: Mapping[str, Any]
-    #: The plan of a blend, where a run names it; otherwise the stored weights give it.
+    #: The plan of a blend, if given by a run; otherwise it follows from the stored weights.
     blend: BlendPlan | None
 
     @contextmanager
@@ -104,17 +104,17 @@ class Rebuild:
         Raises
         ------
         ConfigError
-            If a source is needed and not given.
+            If a source is required and not given.
         StoreError
-            If no builder makes stores of this kind.
+            If there is no builder for stores of this kind.
         FingerprintMismatchError
-            If the source is not the one that the store was made from.
+            If the source is not the one that the store was created from.
         VerificationError
-            If the weights of a blend are damaged and no run names them.
+            If the weights of a blend are damaged and no run is given.
         """
         root, build = self._choose_builder()
         folder = self.plan.root / REPAIR_KEY
-        files.remove_tree(folder)  # of a repair that died
+        files.remove_tree(folder)  # left behind by a repair that died
         try:
             files.write_once(root / PLAN_KEY, [plan_file(self.plan)])
             self._link_files(root)
@@ -173,7 +173,7 @@ class Rebuild:
         return built.root, lambda: run_builds(build_store(*args))
 
     def _unnamed(self, origin: str, remedy: str) -> ConfigError:
-        """Return the error of a source that is needed and not named."""
+        """Return the error for a source that is required and not given."""
         return ConfigError(
             f"{self.plan.root} was {origin}, which must be named to repair it; {remedy}"
         )
@@ -181,7 +181,7 @@ class Rebuild:
     # --- indices and blends -----------------------------------------------------------------
 
     def _open_lengths(self, facts: SourceFacts) -> LengthSource:
-        """Return the lengths of a dataset after checking that an index was made from them."""
+        """Return the lengths of a dataset after checking that the index was built from them."""
         source = self.source
         if source is None:
             raise self._unnamed(
@@ -200,7 +200,7 @@ class Rebuild:
         return source
 
     def _open_sentences(self, mapping: MappingPlan) -> SentenceSource:
-        """Return the sentences of a dataset after checking that a mapping was made from them."""
+        """Return the sentences of a dataset after checking that the mapping was built from them."""
         if mapping.kind == "blocks":
             raise ConfigError(
                 f"the blocks of {self.plan.root} were made from a dataset and its titles, and a "
@@ -218,7 +218,7 @@ class Rebuild:
         return sentences
 
     def _plan_blend(self) -> BlendPlan:
-        """Return the plan of a blend: what a run says, or what its weights or sizes give."""
+        """Return the plan of a blend: the run's, or the one given by its weights or sizes."""
         spec, made = self.plan.spec, self.blend
         if made is None:
             weights, sizes = map(self._read_datasets, BLEND_INPUTS)
@@ -250,7 +250,7 @@ class Rebuild:
 
     @contextmanager
     def _reading(self, source: Source, verb: str) -> Iterator[None]:
-        """Name the wrong source where a builder finds another fingerprint in the copy."""
+        """Name the wrong source if a builder finds another fingerprint in the copy."""
         try:
             yield
         except FingerprintMismatchError as error:
@@ -328,13 +328,13 @@ class Rebuild:
             return None
         try:
             found = open_store(self.source)
-        except StoreError:  # it is files, then
+        except StoreError:  # it is files instead
             return None
         return found if found.fingerprint == self.plan.fingerprint else None
 
 
 class _LazySource:
-    """A source that is opened at its first use: arrays that follow from a plan alone need none.
+    """A source that is opened on first use: arrays that follow from a plan alone need none.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Repair committed stores: rebuild damaged shards and put them in place only if they match."""
+"""Repair committed stores: rebuild damaged shards and install them only if they match."""
 
 import logging
 import platform
@@ -39,21 +39,21 @@ from zindex.store.verify import REPAIR_KEY, ShardId, StoreReport, verify_store
 
 logger = logging.getLogger(__name__)
 
-# Libraries that decide bytes.
+# Libraries that determine bytes.
 _LIBRARIES = ("zindex", "numpy", "numba", "numcodecs")
 
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What a repair of one store did."""
+    """Result of the repair of one store."""
 
     root: Place
-    #: Keys of the rebuilt files, in the order in which they were put in place.
+    #: Keys of the rebuilt files, in the order in which they were installed.
     rebuilt: tuple[str, ...]
     #: How many of them are shards.
     num_rebuilt: int
     num_shards: int
-    #: False where a run names a store that is not committed: nothing was done for it.
+    #: False if a run names a store that is not committed: nothing was done for it.
     is_built: bool = True
 
     def to_json(self) -> dict[str, Any]:
@@ -73,39 +73,39 @@ def repair(
     path
         A store, a directory of stores, or a run: its configuration or YAML file.
     source
-        What a store was made from: the prefix of the ``.bin/.idx`` pair of a token store; the token
+        The source of a store: the prefix of the ``.bin/.idx`` pair of a token store; the token
         store or prefix of an index; the h5 or bin files of keyed tokens; the files of a store of
-        records, all of which are read again. A run names its own, and blends need none.
+        records, all of which are read again. A run names its own sources, and blends need none.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere, while stores are checked.
+        Whether to show progress bars on a terminal, or log lines otherwise, during the checks.
 
     Returns
     -------
     results
-        One for each store.
+        One result per store.
 
     Raises
     ------
     StoreNotFoundError
         If there is no store.
     NotReadyError
-        If the store is not committed: that is for a build.
+        If the store is not committed: build it instead.
     ConfigError
-        If a source is needed and not given.
+        If a source is required and not given.
     SourceError
         If the ``.bin`` that a store links to has changed.
     FingerprintMismatchError
-        If the source is not the one that the store was made from.
+        If the source is not the one that the store was created from.
     VerificationError
-        If too much is damaged, or a rebuilt file is not what was committed, or only plan.json is
-        left and no sound shard agrees with it.
+        If too much is damaged, or a rebuilt file differs from the committed one, or only plan.json
+        is left and no intact shard agrees with it.
 
     Notes
     -----
-    Law: a repaired store holds the bytes of the commit; no sound file is written. A repair is
-    idempotent: nothing is put in place before all that is rebuilt is proven, so a repair that dies
+    Law: a repaired store has the bytes of the commit; no intact file is written. A repair is
+    idempotent: nothing is installed before everything rebuilt is verified, so an interrupted repair
     can be run again. Space: the recomputed shards are kept in the store's ``_zindex`` folder until
-    then, and on an object store a copy of the sound ones, made by the server.
+    then, and on an object store also a server-side copy of the intact ones.
     """
     results = []
     with open_progress(progress) as shown:
@@ -119,7 +119,7 @@ def repair(
 
 
 def _is_committed(root: Place) -> bool:
-    """Return whether a commit was begun, whether or not the store is damaged."""
+    """Return whether a commit was begun, even if the store is damaged."""
     return any(files.exists(root / key) for key in (ROOT_KEY, commit.MANIFEST_KEY))
 
 
@@ -134,7 +134,7 @@ class _Repair:
         if source is None and isinstance(named.item, PlannedIndex):
             self.source = named.item.source
         self.planned = named.plan
-        # Only its own metadata hold the sizes of the arrays of a packed index.
+        # Only its own metadata contain the sizes of the arrays of a packed index.
         has_sizes = named.item is not None and not isinstance(named.item.plan, PackingPlan)
         self.known = named.plan.to_json() if named.plan is not None and has_sizes else None
         self.found = self._inspect(advance)
@@ -145,7 +145,7 @@ class _Repair:
         self.plan = StorePlan(self.root, facts["kind"], facts["spec"], self.found.layouts, grid)
 
     def _inspect(self, advance: Callable[[int], None]) -> StoreReport:
-        """Return what is damaged; raise if too much is to know what was committed."""
+        """Return what is damaged; raise if too much is damaged to know what was committed."""
         found = verify_store(self.root, advance=advance)
         if not (found.has_root or self._is_planned(found)) and self.known is not None:
             found = verify_store(self.root, self.known, advance=advance)
@@ -163,24 +163,24 @@ class _Repair:
         return found
 
     def _is_planned(self, found: StoreReport) -> bool:
-        """Return whether the facts of a store are those that its run plans, if a run names it."""
+        """Return whether the facts of a store agree with the plan of its run, if given by a run."""
         if found.facts is None or self.planned is None:
             return found.facts is not None
         return bool(found.facts["fingerprint"] == self.planned.fingerprint)
 
     def run(self) -> RepairResult:
-        """Rebuild the damaged files, prove them, and put them in place."""
+        """Rebuild the damaged files, verify them, and install them."""
         rebuilt: list[str] = []
         num_rebuilt = 0
         if self.found.damages:
             rebuilt, num_rebuilt = self._rebuild()
             self._check_link()
         else:
-            files.remove_tree(self.root / REPAIR_KEY)  # of a repair that died at its end
+            files.remove_tree(self.root / REPAIR_KEY)  # left by a repair that died at its end
         return RepairResult(self.root, tuple(rebuilt), num_rebuilt, self.plan.num_shards)
 
     def _rebuild(self) -> tuple[list[str], int]:
-        """Return the keys of the files put in place, shards first, and the number of shards."""
+        """Return the keys of the installed files, shards first, and the number of shards."""
         found = self.found
         for sound in self._choose_sound():
             with ExitStack() as stack:
@@ -213,18 +213,18 @@ class _Repair:
         found = self.found
         if found.manifest is not None:
             return [found.receipts]
-        # Valid shards may be swapped: without a manifest only a rebuild of all of them shows that.
+        # Valid shards may be swapped: without a manifest only rebuilding all of them detects that.
         is_named = isinstance(self.item, PlannedBlend)
         inputs = select_inputs(self.plan, found.receipts, is_named=is_named)
         return [found.receipts, inputs] if found.has_root else [inputs]
 
     def _compare(self, copy: Store, sound: Sound) -> dict[ShardId, Receipt]:
-        """Return the receipts of the recomputed shards that differ from those in place.
+        """Return the receipts of the recomputed shards that differ from the existing ones.
 
         Raises
         ------
         VerificationError
-            If one is not what the manifest says.
+            If one contradicts the manifest.
         """
         rebuilt = {}
         for layout in self.plan.layouts:
@@ -249,15 +249,15 @@ class _Repair:
         return rebuilt
 
     def _is_wrong(self, layout: ArrayLayout, receipt: Receipt, committed: Receipt | None) -> bool:
-        """Return whether a rebuilt shard is not what the manifest says."""
+        """Return whether a rebuilt shard contradicts the manifest."""
         if committed is None or receipt == committed:
             return False
-        # Without a root the manifest is not proven: an equal shard in place outweighs it.
+        # Without a root the manifest is not proven: an equal existing shard outweighs it.
         is_proven = self.found.has_root
         return is_proven or receipt != check_shard(self.root, layout, receipt.shard)
 
     def _is_same(self, copy: Store, layout: ArrayLayout, receipt: Receipt) -> bool:
-        """Return whether a sound shard has the rebuilt values; compressed bytes may differ."""
+        """Return whether an intact shard has the rebuilt values; compressed bytes may differ."""
         present = self.found.receipts.get((layout.name, receipt.shard))
         if present is None or present == receipt or layout.codec == "none":
             return present == receipt
@@ -267,7 +267,7 @@ class _Repair:
         return np.array_equal(stored, values, equal_nan=stored.dtype.kind == "f")
 
     def _put_shards(self, copy: Store, rebuilt: Mapping[ShardId, Receipt]) -> list[str]:
-        """Put proven shards in place and return their keys."""
+        """Install verified shards and return their keys."""
         keys = []
         for (name, shard), receipt in rebuilt.items():
             layout = copy.layouts[name]
@@ -281,7 +281,7 @@ class _Repair:
         return keys
 
     def _put_metadata(self, contents: Mapping[str, bytes]) -> list[str]:
-        """Put metadata files in place where they are damaged, the root last; return their keys."""
+        """Install metadata files that are damaged, the root last; return their keys."""
         keys = [key for key, content in contents.items() if self._read(key) != content]
         for key in keys:
             files.write_once(self.root / key, [contents[key]], replace=True)
@@ -305,10 +305,10 @@ class _Repair:
 
 
 def check_sound_shards(plan: StorePlan, sound: Sound, rebuilt: Sound) -> None:
-    """Check rebuilt shards where the root zarr.json and the manifest are both lost.
+    """Check rebuilt shards if the root zarr.json and the manifest are both lost.
 
-    ``plan.json`` proves only itself: its digest can be changed with it. What is rebuilt from it
-    must therefore agree with shards that are still sound, or with what the user names.
+    ``plan.json`` only proves itself, as its digest can be changed with it. Shards rebuilt from it
+    must therefore agree with intact shards, or with what the user gives.
 
     Parameters
     ----------
@@ -322,14 +322,14 @@ def check_sound_shards(plan: StorePlan, sound: Sound, rebuilt: Sound) -> None:
     Raises
     ------
     VerificationError
-        If a sound shard holds values that no rebuilt shard of its array holds, or none is sound.
+        If an intact shard has values that no rebuilt shard of its array has, or none is intact.
     """
     is_tokens = plan.kind == "tokens"
     need = "restore one of them, or name the run file that built it"
     if is_tokens:
         need = "restore one of them, or name the unchanged .bin/.idx pair with --source"
     lost = "its zarr.json and its manifest are both damaged"
-    # Shards may have been swapped: their values are then those of another one.
+    # Shards may have been swapped: their values are then those of another shard.
     contents = {(item.array, item.nbytes, item.crc32c) for item in rebuilt.values()}
     for (name, shard), receipt in sound.items():
         if (name, receipt.nbytes, receipt.crc32c) not in contents:
@@ -338,8 +338,8 @@ def check_sound_shards(plan: StorePlan, sound: Sound, rebuilt: Sound) -> None:
                 f"{key} of {plan.root} passes its own checksums, and holds other values than what "
                 f"plan.json and the source give, while {lost}; {need}"
             )
-    # That the inputs of a blend agree with themselves says nothing. The source of tokens was
-    # compared with all of the plan.
+    # That the inputs of a blend agree with themselves proves nothing. The source of tokens was
+    # compared with the whole plan.
     is_proven = any(name not in BLEND_INPUTS for name, _ in sound)
     if not (is_proven or is_tokens or all(name in BLEND_INPUTS for name, _ in rebuilt)):
         raise VerificationError(
@@ -349,7 +349,7 @@ def check_sound_shards(plan: StorePlan, sound: Sound, rebuilt: Sound) -> None:
 
 
 def _versions() -> str:
-    """Return the versions of the libraries that decide bytes, for messages."""
+    """Return the versions of the libraries that determine bytes, for messages."""
     found = []
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):  # zindex may run from a checkout
