@@ -21,7 +21,7 @@ With shares, the datasets form one blend per split. All datasets have the same k
     datasets:
       - {path: corpora/web.zarr, weight: 0.7}
       - {path: corpora/code, weight: 0.3, max_epochs: 2}
-      - {path: corpora/old, weight: 0}                   # left out
+      - {path: corpora/old, weight: 0}                   # excluded
 
 ``tokens: 1.5B`` (also 300M, 2e12) instead of ``weight`` draws that many train tokens of a dataset,
 ``epochs: 2.5`` that many epochs of it; ``samples`` is then the size of the blend, by default the

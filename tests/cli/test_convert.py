@@ -67,7 +67,7 @@ def test_lines_with_dtypes_and_damage(tmp_path: Path) -> None:
     options = ("--dtype", "sequence=uint16", "--on-damage", "skip", "--restart", "--processes", 1)
     printed = succeed("convert", source, tmp_path / "s", *options)
     assert printed == (
-        f"{tmp_path}/s: 17 records of 1 file or folder, sequence (95 uint16); left out: "
+        f"{tmp_path}/s: 17 records of 1 file or folder, sequence (95 uint16); skipped: "
         "1 damaged line\n"
     )
     succeed("export", tmp_path / "s", tmp_path / "out", "--to", "jsonl")
@@ -141,10 +141,10 @@ def test_lines_that_give_no_record(tmp_path: Path) -> None:
     result = invoke("convert", tmp_path / "a.jsonl", tmp_path / "s", *options)
     assert result.exit_code == 0
     assert (
-        "s has no records: its source has none, or only damaged ones (left out: 1)" in result.stderr
+        "s has no records: its source has none, or only damaged ones (skipped: 1)" in result.stderr
     )
     assert result.stdout == (
-        f"{tmp_path}/s: 0 records of 1 file or folder, no values; left out: 1 damaged line\n"
+        f"{tmp_path}/s: 0 records of 1 file or folder, no values; skipped: 1 damaged line\n"
     )
     (tmp_path / "a.jsonl").write_text("")
     line = fail("convert", tmp_path / "a.jsonl", tmp_path / "t")

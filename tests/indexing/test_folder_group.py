@@ -121,4 +121,4 @@ def test_a_group_that_cannot_be_written_is_no_error(
     monkeypatch.setattr(run, "write_group", refuse)
     caplog.set_level(logging.INFO, "zindex")
     assert len(zindex.build(config)) == 6
-    assert "is no Zarr group" in caplog.text
+    assert "cannot write the Zarr group" in caplog.text

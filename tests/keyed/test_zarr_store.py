@@ -94,9 +94,7 @@ def test_damage_is_found_when_it_is_read(tmp_path: Path) -> None:
 
 def test_a_store_without_records_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     import_records(ListFiles({"a": [[]]}), tmp_path / "s", client=SerialExecutor())
-    assert (
-        "s has no records: its source has none, or only damaged ones (left out: 0)" in caplog.text
-    )
+    assert "s has no records: its source has none, or only damaged ones (skipped: 0)" in caplog.text
     with pytest.raises(SourceError, match="s must have records to be a keyed store, it has none"):
         DatasetFactory.load("seq", tmp_path / "s", 4)
 

@@ -152,7 +152,7 @@ def test_a_run_continues_at_the_trainers_position(
         assert len(batches) == 6
         with caplog.at_level(logging.WARNING, "zindex"):
             assert list(batches) == []
-        assert "no batch is left of this run, 12 of its 12 samples are consumed" in caplog.text
+        assert "this run has no batches left: 12 of its 12 samples are consumed" in caplog.text
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -265,7 +265,7 @@ def test_shards_whose_plan_is_gone_are_named_and_built_again(
     build_arrays(root.parent / "other", other)
     shutil.copy(root.parent / "other" / stale, root / stale)  # sound, of another build
     assert all_files(build_arrays(root, ARRAYS).root) == wanted
-    assert f"such as {stale}, of a build whose plan is gone" in caplog.text
+    assert f"such as {stale}, of a build whose plan is missing" in caplog.text
 
 
 def test_a_damaged_shard_without_a_plan_is_named_and_left_alone(root: Path) -> None:

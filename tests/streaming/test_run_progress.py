@@ -151,8 +151,7 @@ def test_damage_is_counted_over_restarts() -> None:
     [found] = progress(damaged(), run.merged_states())
     assert found.num_skipped >= 6
     assert (
-        f"{found.num_skipped} damaged left out"
-        in progress(damaged(), run.merged_states()).to_text()
+        f"{found.num_skipped} damaged skipped" in progress(damaged(), run.merged_states()).to_text()
     )
 
 

@@ -182,10 +182,10 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
     count, num_files = fact["num_records"], fact["num_files"]
     records = count_noun(count, "record") if fact["has_records"] else "values"
     files = count_noun(num_files, "file or folder", "files or folders")
-    left_out = count_noun(fact["num_skipped"], "damaged line")
+    skipped = count_noun(fact["num_skipped"], "damaged line")
     return [fact], [
         f"{fact['store']}: {records} of {files}, {shown or 'no values'}"
-        + (f"; left out: {left_out}" if fact["num_skipped"] else "")
+        + (f"; skipped: {skipped}" if fact["num_skipped"] else "")
     ]
 
 

@@ -204,7 +204,7 @@ class RankStep(AbstractContextManager["RankStep"]):
             try:
                 answers.append(query(store))
             except Exception as error:
-                logger.info("torch's store does not answer: %s", error)
+                logger.info("torch's key-value store does not respond: %s", error)
 
         # A connection to a dead machine may hang forever; a daemon thread does not delay exit.
         thread = threading.Thread(target=ask, name="zindex-store", daemon=True)
@@ -225,6 +225,6 @@ def open_step() -> RankStep:
     try:
         store = torch.distributed.distributed_c10d._get_default_store()
     except Exception as error:
-        logger.info("torch's process group has no store: %s", error)
+        logger.info("torch's process group has no key-value store: %s", error)
         store = None
     return RankStep(name, current_rank(), num_ranks, store)

@@ -175,9 +175,7 @@ class DaskExecutor:
             if held is not None and self._is_there(held.future):
                 return held
             if task.held is not None:
-                logger.info(
-                    "%s is computed again: the result was lost with the scheduler", task.key
-                )
+                logger.info("recomputing %s: its result was lost with the scheduler", task.key)
             future, _ = await self._complete(task, fetch=False)
             if held is None:
                 held = _HeldResult(task, future)
@@ -203,7 +201,7 @@ class DaskExecutor:
                 if not self._goes_on or self.client.status in ("closing", "closed"):
                     raise
                 if self._threads_here is None:
-                    logger.warning("%s; the build goes on in threads of this process", error)
+                    logger.warning("%s; continuing in threads of this process", error)
                     self._threads_here = DaemonPool(count_cpus(), "zindex-task")
                 continue
             # Results recomputed for this task alone must be kept until it is done.

@@ -267,7 +267,7 @@ class _FileBinReader(_BinReader):
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     raise
                 logger.warning(
-                    "read %d of %d of %s failed (%s); trying again in %d seconds",
+                    "read %d of %d of %s failed (%s); retrying in %d seconds",
                     attempt,
                     self.num_max_retries + 1,
                     self._bin_path,

@@ -416,7 +416,7 @@ class BlendBuild(StoreBuild[BlendPlan]):
             if shard:
                 await proven[shard - 1]
                 if ends[0] != borders[shard]:
-                    logger.info("%s: shard %d is computed again", root.name, shard)
+                    logger.info("%s: recomputing shard %d", root.name, shard)
                     ends = await compute(shard, await count(shard - 1))
                 del chunks[shard - 1]
             borders[shard], borders[shard + 1] = ends

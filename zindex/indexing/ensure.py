@@ -325,7 +325,7 @@ class Builds:
                     self._receive(root)
             is_read = self._published or self.patience is not None
             if is_read and not self._is_stopped and isinstance(error, Exception):
-                logger.error("what a run reads cannot be built: %s", error)
+                logger.error("a background build failed: %s", error)
                 self._report(error)
         finally:
             self._stop_loop()

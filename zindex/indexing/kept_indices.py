@@ -47,7 +47,9 @@ def keep_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
         try:
             _store(plan, folder, arrays)
         except (OSError, ZindexError) as error:
-            logger.info("an index in %s is computed by each process: %s", folder, error)
+            logger.info(
+                "cannot store an index in %s, so each process computes it: %s", folder, error
+            )
 
     # Loader workers, which are daemonic, would all store the same index.
     if is_kept(plan) and not multiprocessing.current_process().daemon:

@@ -306,7 +306,7 @@ def name_stores(config: RunConfig, names: Mapping[str, StoreNames]) -> None:
         save_names(folder, names)
         write_group(folder)
     except (OSError, StoreError) as error:
-        logger.info("%s is no Zarr group: %s", folder, error)
+        logger.info("cannot write the Zarr group of %s: %s", folder, error)
 
 
 async def _keep_wanted(ahead: dict[str, Permutation], missing: Iterable[PlannedStore]) -> None:

@@ -122,9 +122,9 @@ class Loader:
         self._cursor.begin()
         if self._cursor.peek() is None:
             logger.warning(
-                f"no batch is left of this run, {self.consumed_samples} of its "
-                f"{self.plan.pass_length} samples are consumed: to pass over the dataset at every "
-                "iteration, for example for validation, give num_epochs=None"
+                f"this run has no batches left: {self.consumed_samples} of its "
+                f"{self.plan.pass_length} samples are consumed; to iterate over the dataset again "
+                "each time, for example for validation, set num_epochs=None"
             )
         while (step := self._cursor.peek()) is not None:
             batch = self._take()

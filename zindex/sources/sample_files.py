@@ -74,8 +74,8 @@ class DamageLog:
         if url not in self._logged:
             self._logged.add(url)
             logger.warning(
-                f"{place}; left out: {left_out}, and what else is damaged in this file, which is "
-                "counted in num_skipped and not logged again"
+                f"{place}; skipped: {left_out}. Further damage in this file is skipped, too; it is "
+                "counted in num_skipped, but not logged"
             )
 
 

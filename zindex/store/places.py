@@ -80,7 +80,7 @@ def _remove_leftovers(root: Place, layouts: Sequence[ArrayLayout]) -> str | None
     if not isinstance(root, Path):
         return lost[0]
     logger.warning(
-        "%s holds %d shards, such as %s, of a build whose plan is gone; they are built again",
+        "%s holds %d shards, such as %s, of a build whose plan is missing; they are rebuilt",
         *(root, len(lost), lost[0]),
     )
     for key in {*lost, *metadata} & versions.keys():

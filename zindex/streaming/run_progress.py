@@ -163,5 +163,5 @@ def _to_line(source: SourceProgress) -> str:
     if source.epochs_begun > source.epochs_finished + 1:
         line += f", up to epoch {source.epochs_begun - 1:,}"
     if source.num_skipped:
-        line += f", {source.num_skipped:,} damaged left out"
+        line += f", {source.num_skipped:,} damaged skipped"
     return line

@@ -87,7 +87,7 @@ def test_keys_cut_at_other_places_are_streams(caplog: pytest.LogCaptureFixture) 
     shards = [shard("a", array("k", [3, 1]), array("m", [4]))]
     with caplog.at_level(logging.WARNING):
         assert counts(check_shards(shards)) == [[None, None]]
-    assert "shard 'a' are cut into records at other places ('k' with 4 values in 2" in caplog.text
+    assert "shard 'a' have different record bounds ('k' with 4 values in 2" in caplog.text
 
 
 def test_records_of_other_names() -> None:

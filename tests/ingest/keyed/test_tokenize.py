@@ -175,7 +175,7 @@ def test_records_that_teach_nothing_are_told(
         assert store.attributes["num_untrained"] == 10
         assert store.spec["num_records"] == 20
         [line] = [x for x in caplog.messages if "trained" in x]
-        assert "of 10 of 20 records an answer has no token that is trained, because max" in line
+        assert "in 10 of 20 records an answer has no trained token, because it is empty" in line
     caplog.clear()
     store = tokenize(source, folder / "3", "sft", client=SERIAL, **settings)
     assert store.attributes["num_untrained"] == 0
@@ -245,7 +245,7 @@ def test_ends_that_a_chat_template_says_itself(
     tokenize(folder / "dpo", folder / "1", "dpo", append_eod=False, **settings)
     assert not caplog.text
     tokenize(folder / "sft", folder / "2", "sft", append_eod="<eod>", **settings)
-    assert "append_eod (--append-eod): this counts for documents alone" in caplog.text
+    assert "append_eod (--append-eod): only applies to documents" in caplog.text
 
 
 def test_what_is_lacking_is_said_before_anything_is_written(folder: Path) -> None:
@@ -361,4 +361,4 @@ def test_a_template_that_does_not_ask_is_named(
         settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
         with suppress(SourceError):
             tokenize(folder / "sft", folder / f"s{asks}", "sft", chat_template=text, **settings)
-        assert ("the chat template does not ask for answers" in caplog.text) is not asks
+        assert ("the chat template has no generation prompt" in caplog.text) is not asks

@@ -232,8 +232,8 @@ def _fit(shard: KeyedShard, dtypes: Mapping[str, str], *, has_faults: bool) -> K
     is_matched = not has_faults and len(counts) == 1
     if not is_matched and not has_faults and counts != {None}:
         logger.warning(
-            "the keys of shard %r are cut into records at other places (%s), so that only its "
-            "values can be read, not its records",
+            "the keys of shard %r have different record bounds (%s), so only its values can be "
+            "read, not its records",
             shard.name,
             _count(list(shard.arrays.values())),
         )

@@ -238,7 +238,7 @@ class _Work:
         facts = {name: getattr(corpus, name) for name in COUNTS} | {"num_skipped": num_skipped}
         if not corpus.num_tokens:
             logger.warning(
-                "%s has no tokens: its texts are empty, damaged, or not there", self.base or root
+                "%s has no tokens: its texts are empty, damaged or missing", self.base or root
             )
         if self.base is not None:
             await write_pair.write_pair(

@@ -199,8 +199,8 @@ def _check_ends(
             "(--chat-template plain)"
         )
     logger.warning(
-        "%s: this counts for documents alone, for the chat template says itself where dialogues "
-        "begin and end",
+        "%s: only applies to documents, as the chat template itself marks the start and end of "
+        "conversations",
         names,
     )
 
@@ -210,8 +210,8 @@ def _tell_untrained(store: Store) -> None:
     count = store.attributes.get("num_untrained", 0)
     if count:
         logger.warning(
-            "%s: of %s of %s records an answer has no token that is trained, because max_length "
-            "has cut it off or because it is empty; take a larger max_length, or keep='end'",
+            "%s: in %s of %s records an answer has no trained token, because it is empty or "
+            "truncated by max_length; increase max_length, or set keep='end'",
             store.root,
             f"{count:,}",
             f"{store.spec['num_records']:,}",
@@ -251,8 +251,8 @@ def _check_marks(encoder: TextEncoder) -> None:
     """Warn if the markers of ChatML are not tokens, which is rarely intended."""
     if not {"<|im_start|>", "<|im_end|>"} <= set(encoder.special_texts()):
         logger.warning(
-            "the tokenizer has no special tokens <|im_start|> and <|im_end|>, so that these marks "
-            "of the chat template become several tokens each; add them to the tokenizer, or "
+            "the tokenizer has no special tokens <|im_start|> and <|im_end|>, so these markers of "
+            "the chat template become several tokens each; add them to the tokenizer, or "
             "choose another chat template"
         )
 
@@ -266,9 +266,9 @@ def _check_asking(template: ChatTemplate, train_type: TrainType) -> None:
         return
     if train_type != "seq" and not is_asking and not template.has_generation:
         logger.warning(
-            "the chat template does not ask for answers (add_generation_prompt changes nothing), "
-            "so that what it writes before them, such as 'assistant:', is trained as part of them; "
-            "let it end with that where add_generation_prompt is true"
+            "the chat template has no generation prompt (add_generation_prompt has no effect), so "
+            "the header of each answer, such as 'assistant:', is trained, too; make the template "
+            "write that header if add_generation_prompt is true"
         )
 
 

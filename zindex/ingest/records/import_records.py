@@ -361,7 +361,7 @@ class _Import:
         )
         if not table.num_records:
             logger.warning(
-                "%s has no records: its source has none, or only damaged ones (left out: %s)",
+                "%s has no records: its source has none, or only damaged ones (skipped: %s)",
                 root,
                 f"{table.num_skipped:,}",
             )
