@@ -247,7 +247,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             load_config(path)
 
 
-def test_a_file_that_is_no_configuration_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_large_file_is_not_read_completely(tmp_path: Path) -> None:
     path = tmp_path / "corpus.bin"
     with open(path, "wb") as stream:
         stream.truncate(1 << 40)

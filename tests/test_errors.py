@@ -82,7 +82,7 @@ def test_every_error_is_in_the_tree_and_in_the_picture() -> None:
     assert all(item.__name__ in (errors.__doc__ or "") for item in ours)
 
 
-def test_what_must_not_be_confused_is_not_related() -> None:
+def test_damage_is_not_a_store_error() -> None:
     """A damaged or foreign store is never taken for one that is merely not there yet."""
     for kind in (FingerprintMismatchError, VerificationError, ConfigError, PlanError):
         assert not issubclass(kind, StoreError)
@@ -113,7 +113,7 @@ def test_not_ready_keeps_its_numbers(protocol: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_what_the_system_says_is_kept(protocol: int) -> None:
+def test_system_errors_keep_their_text(protocol: int) -> None:
     error = StoreUnreadableError("one sentence", 5, "Input/output error")
     for read in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
         assert (str(read), read.errno, read.strerror) == ("one sentence", 5, "Input/output error")

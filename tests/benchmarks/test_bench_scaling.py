@@ -59,7 +59,7 @@ def test_a_build_is_compared_with_the_median_of_its_runs() -> None:
     assert len(row.figures["seconds"]) == 3
 
 
-def test_what_bounds_a_build_is_said_in_words() -> None:
+def test_the_bottleneck_of_a_build_is_described() -> None:
     assert name_nodes(1) == "1 node"
     assert name_nodes(1000) == "1,000 nodes"
     text = describe_bound(forecast_build(Job(1e12, num_datasets=5), Machines(2)))
@@ -67,7 +67,7 @@ def test_what_bounds_a_build_is_said_in_words() -> None:
     assert text.count("%") == 3
 
 
-def test_what_datasets_cost_the_client_is_what_tasks_do_not() -> None:
+def test_the_cost_of_datasets_is_what_tasks_do_not_explain() -> None:
     costs = Costs(client_task_seconds=1e-3, scheduler_task_seconds=1e-3)
     machines = Machines(1, 2, scheduler_in_client=True)
     builds = []

@@ -82,7 +82,7 @@ def test_bar_of_another_figure_and_limits() -> None:
     assert table.with_limit("nobody", "seconds", 1) is table
 
 
-def test_bar_of_nobody_changes_nothing() -> None:
+def test_a_target_against_another_rival_has_no_effect() -> None:
     table = make_table(rival="theirs")
     assert table.with_bar("nobody", 2) is table
     assert table.with_bar("theirs", 2) is table

@@ -82,7 +82,7 @@ def test_the_shards_of_a_killed_builder_are_kept(
     assert all(after[key] == value for key, value in before.items())
 
 
-def test_two_builders_at_once_commit_one_thing(
+def test_two_concurrent_builders_commit_one_store(
     bucket: Bucket, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     with builder(bucket, tmp_path, settings) as one, builder(bucket, tmp_path, settings) as two:

@@ -130,7 +130,7 @@ def test_plain_http_is_asked_for(bucket: Bucket, monkeypatch: pytest.MonkeyPatch
         open_store(f"{bucket.url}/store")
 
 
-def test_nobody_listens(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(object_calls, "NUM_ATTEMPTS", 1)
     with pytest.raises(StoreUnavailableError, match=r"error sending request; check the network"):

@@ -153,9 +153,7 @@ def test_settings_that_do_not_do(
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-def test_nobody_gives_credentials(
-    alone: None, monkeypatch: pytest.MonkeyPatch, scheme: str
-) -> None:
+def test_missing_credentials(alone: None, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     """Without any, the machine's own service is asked for some; here nothing is reached."""
     prefix = {"gs": "GOOGLE", "az": "AZURE"}[scheme]
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
@@ -167,7 +165,7 @@ def test_nobody_gives_credentials(
         open_store(f"{scheme}://bucket/x")
 
 
-def test_nobody_listens(bucket: DialectBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_refused(bucket: DialectBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = DialectBucket(type(bucket.server)(port=free_port()), bucket.scheme)
     for name, value in closed.environment.items():
         monkeypatch.setenv(name, value)

@@ -104,7 +104,7 @@ def test_modes_and_the_older_name(url: str, prefix: str, config: ObjectStorageCo
     assert remote.sequence_modes.tolist() == [*range(8)]
 
 
-def test_what_is_asked_of_the_store(
+def test_requests_to_the_store(
     bucket: Bucket, url: str, config: ObjectStorageConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[tuple[str, str]] = []
@@ -210,7 +210,7 @@ def test_an_index_may_lie_beside_its_pair(bucket: Bucket, url: str, tmp_path: Pa
     assert any("/cache/GPTDataset_indices/" in key for key in bucket.keys("corpora/a b/"))
 
 
-def test_what_a_configuration_must_say(bucket: Bucket, url: str, tmp_path: Path) -> None:
+def test_required_settings(bucket: Bucket, url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"object_storage_cache_path must .* got None for {url}"):
         build(tmp_path, [url, url])
     settings: dict[str, Any] = {"object_storage_cache_path": "cache", "path_to_cache": None}

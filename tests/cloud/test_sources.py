@@ -72,7 +72,7 @@ def test_the_sidecar_may_have_to_be_there(bucket: Bucket, local: Path) -> None:
         read_all(TarFiles(f"metaboto3://{bucket.name}/a.tar"))
 
 
-def test_what_is_missing(bucket: Bucket) -> None:
+def test_missing_sources(bucket: Bucket) -> None:
     with pytest.raises(StoreNotFoundError, match=r"no object s3://.*/a\.tar; check the URL"):
         samples_of(f"{bucket.url}/a.tar")
     with pytest.raises(StoreNotFoundError, match=r"no object below s3://.*/data ends in tar"):

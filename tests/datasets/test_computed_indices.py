@@ -170,7 +170,7 @@ def test_small_indices_are_computed_next_to_large_stored_ones(
         assert train[position]["tokens"].equal(other[position]["tokens"])
 
 
-def test_a_dataset_that_is_too_short_for_its_blend_is_refused_at_once(
+def test_a_dataset_too_short_for_its_blend_is_an_immediate_error(
     paths: list[str], tmp_path: Path
 ) -> None:
     config = make_config(tmp_path, blend=(paths, None), split="100,0,0")
@@ -215,7 +215,7 @@ def wait_for_stores() -> None:
 
 
 @pytest.mark.parametrize("order", ["megatron", "scalable"])
-def test_what_is_opened_faster_than_computed_is_kept_for_later_processes(
+def test_an_index_that_opens_faster_than_it_is_computed_is_stored(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)

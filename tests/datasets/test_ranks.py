@@ -88,7 +88,7 @@ def test_an_error_reaches_all_ranks(
         assert str(outcomes[rank]) == text
 
 
-def test_all_ranks_fail_at_once(store: Any) -> None:
+def test_all_ranks_fail_together(store: Any) -> None:
     errors = [PlanError(f"{rank}") for rank in range(3)]
     assert run_ranks([fail(error) for error in errors], store) == errors
 

@@ -38,9 +38,7 @@ def test_blend_keeps_to_the_weights_in_both_orders(tmp_path: Path) -> None:
     assert len(picture) > 20_000
 
 
-def test_blend_says_why_there_is_no_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_plot_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     example = import_module("02_blend")

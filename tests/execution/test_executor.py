@@ -317,13 +317,13 @@ def test_asynchronous_client_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_executor_is_taken_as_it_is() -> None:
+def test_a_given_executor_is_used_unchanged() -> None:
     serial = SerialExecutor()
     with open_executor(serial) as executor:
         assert executor is serial
 
 
-def test_what_is_no_client_is_refused() -> None:
+def test_an_invalid_client_is_an_error() -> None:
     class LocalCluster:
         def __repr__(self) -> str:
             return "LocalCluster(8 workers)"

@@ -67,7 +67,7 @@ def look(told: Told, plus: int) -> tuple[int, int]:
     return told.number + plus, Told.num_loads
 
 
-def test_what_is_held_is_loaded_once() -> None:
+def test_a_held_value_is_unpickled_once_per_process() -> None:
     async def main(executor: ProcessExecutor) -> list[tuple[int, int]]:
         found = []
         for number in range(6):
@@ -82,7 +82,7 @@ def test_what_is_held_is_loaded_once() -> None:
     assert Told.num_loads == 0
 
 
-def test_what_cannot_be_loaded_is_an_error_of_the_task() -> None:
+def test_an_argument_that_cannot_be_unpickled_fails_the_task() -> None:
     async def main(executor: ProcessExecutor) -> None:
         held = await executor.hold(Told, -1, key="held")
         await executor.run(look, held, 0, key="a-task")

@@ -66,6 +66,6 @@ def test_tasks_may_be_submitted_while_others_are_said_to_be_lost(
         assert [future.status for future in lost] == ["cancelled"] * 3
 
 
-def test_wrong_address_is_no_matter_of_patience() -> None:
+def test_a_wrong_address_fails_immediately() -> None:
     with pytest.raises(ConfigError, match=r"must answer at tcp://127\.0\.0\.1:9, none does: Timed"):
         connect_client("tcp://127.0.0.1:9", timeout=0.3)

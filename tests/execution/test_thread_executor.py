@@ -56,7 +56,7 @@ def test_higher_priorities_start_first() -> None:
     assert order == [5, 2, 0, -3]
 
 
-def test_what_has_not_begun_never_does() -> None:
+def test_pending_tasks_never_start_after_closing() -> None:
     executor = ThreadExecutor(1)
     begun, release = threading.Event(), threading.Event()
     done: list[str] = []

@@ -274,7 +274,7 @@ def test_lengths_whose_sum_passes_32_bits(tmp_path: Path) -> None:
     seed=st.integers(0, 2**32 - 1) | st.none(),
     block=st.integers(1, 7),
 )
-def test_what_is_written_is_read(
+def test_round_trip(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     lengths: list[int],

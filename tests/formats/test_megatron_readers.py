@@ -73,7 +73,7 @@ def test_failed_reads_open_again(
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
-def test_no_descriptors_left_is_told_at_once(
+def test_running_out_of_descriptors_is_not_retried(
     path: str, waits: list[float], monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def refuse(path: str, flags: int) -> int:

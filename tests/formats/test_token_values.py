@@ -83,7 +83,7 @@ def test_values_outside_the_dtype(values: object, dtype: type, shown: str) -> No
         ([["a" * 80]], r"\.\.\."),
     ],
 )
-def test_what_is_no_token(values: object, shown: str) -> None:
+def test_invalid_tokens(values: object, shown: str) -> None:
     with pytest.raises(SourceError, match=rf"tokens for a\.bin must be numbers .*{shown}"):
         convert_tokens(values, np.int32, owner="a.bin")
 

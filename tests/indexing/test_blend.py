@@ -328,7 +328,7 @@ def test_damage_to_scratch_files_is_an_error(tmp_path, monkeypatch):
         )
 
 
-def test_what_is_finished_is_not_built_again(tmp_path):
+def test_finished_shards_are_not_rebuilt(tmp_path):
     plan = make_plan()
     steps = []
     run_builds(build_store(plan, None, tmp_path, SerialExecutor(), steps.append))
@@ -360,7 +360,7 @@ def test_an_empty_blend_is_built(tmp_path):
         assert len(open_blend_arrays(done.store).dataset_index) == 0
 
 
-def test_the_seed_is_no_part_of_a_greedy_blend(tmp_path):
+def test_a_greedy_blend_does_not_depend_on_the_seed(tmp_path):
     names = {make_plan(seed=seed).store_plan(tmp_path).root for seed in (1, 2)}
     assert len(names) == 1
     orders = {make_plan(seed=seed, order="scalable").store_plan(tmp_path).root for seed in (1, 2)}

@@ -210,7 +210,7 @@ def test_wrong_lengths_are_an_error(
         zindex.plan_graph(config).compute(scheduler="sync")
 
 
-def test_a_large_packed_index_is_no_graph(
+def test_a_large_packed_index_is_an_error(
     tmp_path: Path, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_run(tmp_path, write_corpus, packing=PackingRules())

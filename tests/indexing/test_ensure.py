@@ -110,7 +110,7 @@ def test_waiting_process_gets_what_another_commits(
     assert store == find_index(planned[0].store_plan(tmp_path))
 
 
-def test_wait_ends_with_what_is_missing(
+def test_a_timeout_names_the_missing_store(
     planned: tuple[Any, Any], tmp_path: Path, clock: RankClock
 ) -> None:
     store = build(*planned, tmp_path)

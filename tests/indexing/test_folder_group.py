@@ -108,7 +108,7 @@ def test_a_finished_run_restores_it_and_writes_nothing_else(
     assert root.read_bytes() == content
 
 
-def test_a_group_that_cannot_be_written_is_no_error(
+def test_an_unwritable_group_is_only_logged(
     tmp_path: Path,
     write_corpus: WriteCorpus,
     monkeypatch: pytest.MonkeyPatch,

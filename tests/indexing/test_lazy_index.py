@@ -188,7 +188,7 @@ def test_a_packed_run_is_counted_when_it_is_opened(packed_run: Any, store: Any) 
         assert node.dims == other.dims
 
 
-def test_what_a_build_has_counted_is_not_counted_again(
+def test_counts_of_an_interrupted_build_are_read(
     packed_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = zindex.build(packed_run, SerialExecutor())

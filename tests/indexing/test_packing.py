@@ -297,7 +297,7 @@ def test_a_lost_shard_needs_only_the_partitions_in_it(
     assert len(packed) == len(set(packed))
 
 
-def test_what_was_begun_elsewhere_is_not_known(tmp_path: Path) -> None:
+def test_a_missing_store_has_no_partition_starts(tmp_path: Path) -> None:
     assert find_starts(tmp_path / "none", schema.PARTITION_OFFSET) is None
 
 

@@ -103,7 +103,7 @@ def test_failed_commit_is_raised_at_the_next_read_and_reported(
     assert find_index(request_index.store_plan) is None
 
 
-def test_error_before_is_raised_at_once(
+def test_an_earlier_error_is_raised_immediately(
     commits: Commits, request_index: BuildRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any) -> None:

@@ -77,7 +77,7 @@ class TestBuild:
                 assert results[first, split].store == results[second, split].store
             assert len(list((tmp_path / folder).glob("gpt-*"))) == 3
 
-    def test_any_form_of_the_configuration_gives_the_same(
+    def test_any_form_of_the_configuration_builds_the_same(
         self, write_corpus: WriteCorpus, tmp_path: Path
     ) -> None:
         prefix = write_corpus(LENGTHS)

@@ -392,7 +392,7 @@ def test_the_record_travels() -> None:
     assert pickle.loads(pickle.dumps(SMALL)) == SMALL
 
 
-def test_what_cannot_be_is_named() -> None:
+def test_invalid_arguments() -> None:
     with pytest.raises(PlanError, match=r"0 to 2\*\*43 samples, got -1"):
         UniformShuffle(-1, 1, "train")
     with pytest.raises(PlanError, match=rf"got {2**43 + 1}; use the keyed shuffle"):

@@ -108,7 +108,7 @@ def corpora(draw: st.DrawFn) -> dict[str, Any]:
     codec=st.sampled_from(["none", "zstd"]),
     link=st.booleans(),
 )
-def test_export_gives_back_what_convert_took(
+def test_export_restores_the_source(
     tmp_path_factory: pytest.TempPathFactory,
     corpus: dict[str, Any],
     chunk_length: int,
@@ -390,7 +390,7 @@ def test_death_before_every_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["tokens", "modes", "bounds"])
-def test_corpus_made_anew_before_the_resume_is_refused(tmp_path: Path, what: str) -> None:
+def test_a_corpus_rewritten_before_the_resume_is_an_error(tmp_path: Path, what: str) -> None:
     corpus: dict[str, Any] = {"lengths": LENGTHS, "modes": [1] * 7}
     prefix = write_pair(tmp_path / "corpus", **corpus)
     grid = ChunkGrid(2, 4)

@@ -88,9 +88,7 @@ def test_a_finished_store_is_never_removed(tmp_path: Path) -> None:
     assert {path for path in (tmp_path / "s").rglob("*") if path.is_file()} == before
 
 
-def test_what_is_no_import_is_never_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_imports_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s" / "mine").mkdir(parents=True)
     with pytest.raises(FingerprintMismatchError, match="must be empty or a zindex store"):
         import_records(OTHER, tmp_path / "s", restart=True)
@@ -107,7 +105,7 @@ def test_what_is_no_import_is_never_removed(
     assert (tmp_path / "s" / IMPORT_KEY).exists()
 
 
-def test_an_import_that_just_finished_is_no_error(
+def test_an_import_that_just_finished_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zindex.io.files.exists", lambda path: True)
@@ -167,7 +165,7 @@ def test_little_data_starts_no_processes(tmp_path: Path, monkeypatch: pytest.Mon
         import_records(path, tmp_path / "large", num_processes=0)
 
 
-def test_one_without_a_finished_part_gives_way(tmp_path: Path) -> None:
+def test_an_import_without_finished_partitions_is_replaced(tmp_path: Path) -> None:
     source = ListFiles({"a": [[{"x": "1"}]]})
     source.broken = {0}
     with pytest.raises(SourceError, match="part 0 is broken"):

@@ -105,7 +105,7 @@ def test_death_before_every_step_leaves_no_half_pair(
     assert {path.name for path in folder.iterdir()} == {"back.bin", "back.idx"}
 
 
-def test_leftover_of_another_process_is_no_hindrance(store: Store, tmp_path: Path) -> None:
+def test_leftovers_of_another_process_are_ignored(store: Store, tmp_path: Path) -> None:
     """In containers every process has the same number."""
     (tmp_path / f"back.bin.{os.getpid()}.partial").write_bytes(b"left by a death")
     zindex.export(store.root, tmp_path / "back", client=SERIAL)

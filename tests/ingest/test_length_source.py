@@ -142,7 +142,7 @@ def test_store_that_is_not_finished_is_not_ready(write_corpus: WriteCorpus, tmp_
         open_source(store.root)
 
 
-def test_index_is_no_dataset(write_corpus: WriteCorpus, tmp_path: Path) -> None:
+def test_an_index_is_not_a_dataset(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     config: dict[str, Any] = {
         "datasets": [write_corpus(LENGTHS)],
         "sequence_length": 4,

@@ -136,7 +136,7 @@ def test_stores_are_joined_to_a_store(make_pairs: Callable[..., list[str]], tmp_
     check_same(tmp_path / "one", sources[3])
 
 
-def test_what_cannot_be_merged(
+def test_sources_that_cannot_be_merged(
     make_pairs: Callable[..., list[str]], write_corpus: WriteCorpus, tmp_path: Path
 ) -> None:
     sources = make_pairs()

@@ -129,7 +129,7 @@ def test_a_file_is_named_once(folder: Path) -> None:
             list_files(path, [".jsonl"], include_dirs=more)
 
 
-def test_what_is_no_file(folder: Path) -> None:
+def test_paths_that_are_not_files(folder: Path) -> None:
     os.mkfifo(folder / "pipe.jsonl")
     with pytest.raises(SourceError, match="must be a regular file or a folder, it is neither"):
         list_files(folder / "pipe.jsonl", [".jsonl"])

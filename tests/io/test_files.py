@@ -49,7 +49,7 @@ def test_a_file_is_written_once(root: Place) -> None:
     assert not files.exists(path)
 
 
-def test_what_is_missing(root: Place) -> None:
+def test_missing_files(root: Place) -> None:
     path = root / "nothing"
     with pytest.raises(StoreNotFoundError, match=r"no (file|object) .*nothing; check the"):
         files.read_file(path)
@@ -142,7 +142,7 @@ def test_an_unfinished_store(root: Place) -> None:
         open_store(plan.root)
 
 
-def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_read_errors_name_the_file(tmp_path: Path) -> None:
     """A name that leads in a circle is there, and nobody can read it."""
     build_arrays(tmp_path / "store", {ONE: count_up(10)})
     loop = tmp_path / "loop"

@@ -61,7 +61,7 @@ def test_an_error_here_is_raised_once_helpers_have_ended() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_of_a_fork_has_helpers_of_its_own() -> None:
+def test_a_forked_child_starts_its_own_helpers() -> None:
     barrier_parties = 2
 
     def share() -> int:

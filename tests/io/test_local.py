@@ -115,7 +115,7 @@ def test_a_file_system_may_refuse_direct_writes(
     assert calls == ["direct"] * (num_done + 1) + ["plain"] * (4 - num_done)
 
 
-def test_no_reserved_blocks_and_no_advice_are_no_harm(
+def test_preallocation_and_read_ahead_are_optional(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: int) -> None:
@@ -182,7 +182,7 @@ def test_file_systems_without_renameat2_or_hard_links(
 
 @pytest.mark.parametrize("way", ["_rename_new", "link", "replace"])
 @pytest.mark.parametrize("code", [errno.EEXIST, errno.ENOENT, errno.ESTALE, errno.EIO])
-def test_a_lost_reply_is_no_failure(
+def test_a_lost_reply_is_not_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, code: int
 ) -> None:
     """The call was done, and its repetition reports an error."""
@@ -308,7 +308,7 @@ def test_a_folder_in_place_of_a_file_is_moved_aside(tmp_path: Path, content: str
     assert [len(names(other)) for other in tmp_path.glob("*.partial")] == [bool(content)]
 
 
-def test_what_replaces_a_file_is_durable_first(
+def test_a_replacement_is_durable_before_the_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []

@@ -67,9 +67,7 @@ def test_a_container_shows_only_its_own_root(groups: Path) -> None:
     assert machine.usable_memory() == 3 * GIB
 
 
-def test_slurm_gives_a_job_less_than_the_machine(
-    groups: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_limits_a_job(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
     assert machine.usable_memory() == GIB // 2
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")

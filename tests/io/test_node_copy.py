@@ -146,7 +146,7 @@ def test_the_directory_is_private(
         keep_copy(url, cache / "a")
 
 
-def test_whoever_comes_together_fetches_once(
+def test_concurrent_processes_fetch_once(
     objects: ObjectPath, requests: list[str], tmp_path: Path
 ) -> None:
     url = put(objects / "a", b"0123456789")

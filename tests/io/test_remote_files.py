@@ -91,7 +91,7 @@ class Refusing:
         return call
 
 
-def test_what_boto3_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_boto3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     boto3 = pytest.importorskip("boto3", reason="needs the extra 'test'")
     monkeypatch.setattr(remote_files, "is_usable", lambda: False)
     code = ""

@@ -319,7 +319,7 @@ ROOM = (np.empty(3, np.int16), np.empty(3, np.int64))
         (r"int16 must hold .* got 40000 datasets", np.full(40000, 0.1), zeros(40000), 0, ROOM),
     ],
 )  # fmt: skip
-def test_what_a_weighted_blend_refuses(message, weights, counts, start, outputs):
+def test_invalid_weighted_blends(message, weights, counts, start, outputs):
     with pytest.raises(PlanError, match=message):
         blend_range(weights, counts, start, *outputs)
 
@@ -333,7 +333,7 @@ def test_what_a_weighted_blend_refuses(message, weights, counts, start, outputs)
         (r"got shapes \(2,\) and \(1,\)", SIZES, zeros(1)),
     ],
 )
-def test_what_an_exhaustive_blend_refuses(message, sizes, counts):
+def test_invalid_exhaustive_blends(message, sizes, counts):
     with pytest.raises(PlanError, match=message):
         blend_range(sizes, counts, 1, *ROOM)
 

@@ -102,7 +102,7 @@ def test_a_file_under_the_name_of_another_is_not_loaded(folder: Path) -> None:
     assert not was_loaded(again)
 
 
-def test_what_cannot_be_unpickled_is_compiled_again(folder: Path) -> None:
+def test_files_that_cannot_be_unpickled_are_recompiled(folder: Path) -> None:
     make_kernel()(41)
     (file,) = folder.iterdir()
     file.unlink()
@@ -234,7 +234,7 @@ print(digest_numbers(np.arange(3), 7), sum(digest_numbers.stats.cache_misses.val
 """
 
 
-def test_of_processes_at_once_one_compiles(tmp_path: Path) -> None:
+def test_one_of_several_concurrent_processes_compiles(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", TWO]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

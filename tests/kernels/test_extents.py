@@ -88,7 +88,7 @@ def gather(
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
 @pytest.mark.parametrize("form", [COPY, WIDEN, TRUTH])
 @pytest.mark.parametrize("in_files", [{}, {0: 0, 3: 1}])
-def test_any_span_is_what_numpy_gives(
+def test_any_span_equals_numpy(
     dtype: str, form: int, in_files: dict[int, int], tmp_path: Path
 ) -> None:
     limits = np.iinfo(dtype)

@@ -183,7 +183,7 @@ def test_windows_that_are_not_advised_are_left(files: Files) -> None:
     assert read(files, [(0, 4, 0), (6, 7, 4), (4, 5, 5)])[0]
 
 
-def test_a_file_that_is_cut_gives_no_signal(files: Files) -> None:
+def test_a_truncated_file_causes_no_signal(files: Files) -> None:
     number = int(files.descriptors[1]) - 1
     os.truncate(f"/proc/self/fd/{number}", BASE + 3)
     assert read(files, [(0, 6, 0), (6, 7, 6), (7, 8, 7)])[:2] == (False, (0, 2, 7))

@@ -125,7 +125,7 @@ def test_problems_of_bert(sentences: Any, target: int, problem: Any) -> None:
     assert fill_bert_rows(texts, make_rules(), CLS, SEP, False, bert_rows(10)) == problem
 
 
-def test_one_sentence_is_no_pair() -> None:
+def test_a_single_sentence_cannot_be_a_pair() -> None:
     texts = make_texts([[4, 5]], 4)
     found = fill_bert_rows(texts, make_rules(), CLS, SEP, True, bert_rows(10))
     assert found == (0, ONE_SENTENCE, 1)

@@ -267,7 +267,7 @@ def test_the_python_originals_equal_the_kernels(monkeypatch):
                 check_scatter(5, size, 3, make_key(size), np.uint32)
 
 
-def test_what_cannot_be_is_named():
+def test_invalid_arguments():
     key, out = make_key(1), np.empty(3, np.uint32)
     with pytest.raises(PlanError, match=r"1 to 65536 buckets, got 0"):
         scatter(0, 3, 0, key, out)

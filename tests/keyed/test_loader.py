@@ -119,7 +119,7 @@ def test_the_same_with_a_plain_data_loader(windows: BaseDataset) -> None:
     assert windows_of(in_one) == [[window for batch in whole[7:] for window in batch]]
 
 
-def test_what_a_loader_needs(windows: BaseDataset, tmp_path: Path) -> None:
+def test_invalid_loaders(windows: BaseDataset, tmp_path: Path) -> None:
     with pytest.raises(NotLoadedError, match=r"Dataset not loaded: call load\(load_path\) first"):
         keyed_loader(DatasetFactory.create("sft", 10), 4)
     with pytest.raises(ConfigError, match="a dataset that has a collate, got Numbers; give"):

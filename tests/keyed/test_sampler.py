@@ -232,7 +232,7 @@ def test_an_iterator_that_was_left_does_not_count_when_it_ends() -> None:
     assert (sampler.epoch, sampler.state_dict()["consumed_samples"]) == (0, 1)
 
 
-def test_a_state_is_there_as_soon_as_it_is_loaded() -> None:
+def test_a_loaded_state_is_visible_immediately() -> None:
     (sampler,) = make_samplers(10, 1)
     list(islice(sampler, 4))
     state = sampler.state_dict()
@@ -354,7 +354,7 @@ def test_a_pass_must_have_samples() -> None:
         ResumableDistributedSampler(range(3), drop_last=True, rank=0, num_ranks=8)
 
 
-def test_deliveries_are_no_more_than_what_was_taken() -> None:
+def test_more_deliveries_than_samples_are_an_error() -> None:
     (sampler,) = make_samplers(10, 1)
     iterator = iter(sampler)
     list(islice(iterator, 4))

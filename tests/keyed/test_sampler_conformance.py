@@ -60,7 +60,7 @@ def test_d2_ranks_take_turns() -> None:
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("num_ranks", [1, 3])
-def test_d3_every_start_gives_the_rest(num_ranks: int, drop_last: bool) -> None:
+def test_d3_every_start_yields_the_rest(num_ranks: int, drop_last: bool) -> None:
     for rank in range(num_ranks):
         settings: dict[str, Any] = {"rank": rank, "num_ranks": num_ranks, "drop_last": drop_last}
         whole, following = (list(ours(10, epoch, **settings)) for epoch in (2, 3))

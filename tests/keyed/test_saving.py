@@ -83,7 +83,7 @@ def test_shared_memory_where_it_is_wanted(tmp_path: Path) -> None:
     assert not load_h5(tmp_path / "a.h5", share_memory=False)["k"][0].is_shared()
 
 
-def test_what_is_written_to_a_mapped_tensor_stays_here(tmp_path: Path) -> None:
+def test_writes_to_a_mapped_tensor_are_private(tmp_path: Path) -> None:
     save_bin(tmp_path, {"k": [torch.arange(3)], "none": []})
     tensors = load_bin(tmp_path)
     tensors["k"][0][1] = 9
@@ -107,7 +107,7 @@ def test_what_is_written_to_a_mapped_tensor_stays_here(tmp_path: Path) -> None:
     ],
     ids=range(9),
 )
-def test_what_cannot_be_stored(
+def test_tensors_that_cannot_be_stored(
     tmp_path: Path, save: Any, group: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):

@@ -215,7 +215,9 @@ def test_splits_share_no_document(folder: Path) -> None:
         load(folder, 4, documents="pack", split_weights="9,1")
 
 
-def test_what_decides_samples_decides_the_fingerprint(folder: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_covers_everything_that_determines_samples(
+    folder: Path, tmp_path: Path
+) -> None:
     settings: list[dict[str, Any]] = [
         {},
         {"stride": 3},
@@ -262,7 +264,7 @@ def test_too_short_a_store_has_no_window(tmp_path: Path, caplog: pytest.LogCaptu
     assert len(load(tmp_path, 4, kind="seq", tail="pad")) == 1
 
 
-def test_packed_samples_are_no_windows(folder: Path) -> None:
+def test_packed_samples_are_not_windows(folder: Path) -> None:
     with pytest.raises(ConfigError, match="get_index needs windows, got documents='pack'"):
         load(folder, 4, documents="pack").get_index(0)
 

@@ -53,7 +53,7 @@ def test_samples_are_the_same_as_of_its_files(folder: Path, documents: str) -> N
         assert all(torch.equal(second[name], value) for name, value in first.items())
 
 
-def test_lengths_of_items_are_no_key(folder: Path) -> None:
+def test_item_lengths_are_not_a_key(folder: Path) -> None:
     store = ZarrStore().load(folder / "grpo.zarr")
     assert store.keys == ["masks", "prompts", "responses", "rewards"]
     assert store.column("responses").lengths is not None
@@ -67,7 +67,7 @@ def test_it_pickles_as_a_description(folder: Path) -> None:
     assert torch.equal(again.fetch(5, 9, "sequence"), store.fetch(5, 9, "sequence"))
 
 
-def test_one_big_record_is_no_document(tmp_path: Path) -> None:
+def test_a_single_record_without_bounds_is_not_a_document(tmp_path: Path) -> None:
     write_bin(tmp_path / "flat", {"sequence": [np.arange(40, dtype=np.int32)]})
     convert_keyed(tmp_path / "flat", tmp_path / "flat.zarr")
     assert ZarrStore().load(tmp_path / "flat.zarr").num_records is None

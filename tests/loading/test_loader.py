@@ -121,7 +121,7 @@ def test_a_run_without_a_blend_must_have_one_dataset(
 
 
 @pytest.mark.parametrize(("num_workers", "prefetch"), [(0, 0), (0, 4), (2, None), (3, 12)])
-def test_what_is_read_ahead_is_not_counted(num_workers: int, prefetch: int | None) -> None:
+def test_prefetched_batches_are_not_counted(num_workers: int, prefetch: int | None) -> None:
     with loader(
         Numbers(40), micro_batch_size=2, num_workers=num_workers, prefetch=prefetch
     ) as batches:

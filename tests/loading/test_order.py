@@ -42,7 +42,7 @@ def test_the_keyed_order_depends_on_dataset_seed_and_pass_and_is_part_of_the_for
     assert found["a", 1, 0] == [3, 0, 1, 7, 2, 6, 4, 5]
 
 
-def test_what_decides_the_order_has_a_fingerprint() -> None:
+def test_the_fingerprint_covers_everything_that_determines_the_order() -> None:
     kinds: list[Order | None] = ["keyed", "astrai_randperm", None]
     orders = [SampleOrder(8, kind, seed, "x") for kind in kinds for seed in (1, 2)]
     # Without shuffling the seed decides nothing.

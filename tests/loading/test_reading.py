@@ -69,7 +69,7 @@ def test_batches_come_in_order(prefetch: int) -> None:
     assert list(read_ahead(BatchReader(Numbers(30), collate), [], prefetch)) == []
 
 
-def test_only_so_many_batches_are_read_ahead() -> None:
+def test_prefetch_is_limited() -> None:
     asked: list[int] = []
 
     def batches() -> Iterator[Positions]:

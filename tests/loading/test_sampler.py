@@ -122,7 +122,7 @@ def test_few_samples_are_left_for_many_ranks(tail: Tail, expected: list[Position
         assert [batch[1] for batch in batches] == expected
 
 
-def test_what_one_number_of_ranks_dropped_another_takes() -> None:
+def test_samples_dropped_for_one_number_of_ranks_are_used_by_another() -> None:
     many = make_samplers(14, 3, 4)
     *_, (_, state) = walk(many)
     assert state["consumed_samples"] == 12

@@ -43,7 +43,7 @@ def test_wrong_states_are_refused(changed: dict[str, Any], said: str) -> None:
         parse(GOOD | changed)
 
 
-def test_what_is_no_state_is_refused() -> None:
+def test_invalid_states() -> None:
     with pytest.raises(StateMismatchError, match="must be a mapping, got list"):
         parse([23])
     with pytest.raises(StateMismatchError, match=r"got \['epoch'\]; give what"):

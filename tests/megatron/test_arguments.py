@@ -143,7 +143,7 @@ def test_iterations_of_a_growing_batch(number: int) -> None:
         ("--data-path a --phase-transition-iterations 200", "within the training of 100 iter"),
     ],
 )
-def test_what_cannot_be_prepared_is_said(line: str, message: str) -> None:
+def test_jobs_that_cannot_be_prepared(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(f"x.py {BASE} {line}")
 

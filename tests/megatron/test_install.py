@@ -85,7 +85,7 @@ def own_names(module: ModuleType) -> set[str]:
 
 
 @needs_megatron
-def test_every_way_to_import_gives_ours() -> None:
+def test_every_way_to_import_is_redirected() -> None:
     done = run_python(
         "-c",
         WITHOUT_MEGATRON + "import zindex.megatron; zindex.megatron.install()\n"

@@ -407,7 +407,7 @@ splits = st.sampled_from(["train", "valid", "test"])
     st.integers(0, 2**32),
     st.sampled_from(["megatron", "scalable"]),
 )
-def test_what_is_known_ahead_stays(
+def test_sizes_known_in_advance_do_not_change(
     kind: str,
     shares: list[int],
     split: str,

@@ -28,7 +28,7 @@ def test_most_datasets_are_one_shard(num_documents: list[int], expected: int) ->
     assert SHARD_LENGTH <= expected <= MAX_SHARD_LENGTH
 
 
-def test_what_a_run_asks_for_stays() -> None:
+def test_a_configured_grid_is_kept() -> None:
     asked = ChunkGrid(chunk_length=1 << 10, shard_length=1 << 20)
     assert choose_grid(asked, [8 * MI] * 1000) is asked
     chunked = ChunkGrid(chunk_length=1 << 10, codec="zstd")

@@ -222,7 +222,7 @@ def test_any_one_input_changes_the_fingerprint() -> None:
     assert len(set(prints)) == len(prints)
 
 
-def test_what_changes_no_value_does_not_change_the_fingerprint() -> None:
+def test_the_fingerprint_ignores_what_changes_no_value() -> None:
     """Nine samples or eight of thirteen: the same two epochs, the last one shuffled apart."""
     others = [fingerprint(make_plan(8)), fingerprint(make_plan(), "/another/place")]
     grids = (ChunkGrid(8, 8), ChunkGrid(4, 8), ChunkGrid(8, 8, "zstd"))

@@ -50,7 +50,7 @@ def positions_of(segments: Any) -> list[tuple[int, int]]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=5))
-def test_what_is_left_out_is_exactly_that(cuts: list[tuple[int, int]]) -> None:
+def test_exactly_the_skipped_positions_are_missing(cuts: list[tuple[int, int]]) -> None:
     segments: Any = (Segment(0, 12, 0, 0), Segment(12, 20, 1, 3))
     expected, gone = positions_of(segments), []
     for cut in cuts:

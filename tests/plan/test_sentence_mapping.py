@@ -51,9 +51,7 @@ def make_plan(**settings: Any) -> MappingPlan:
         ),
     ],
 )
-def test_what_cannot_be_is_named(
-    settings: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_invalid_arguments(settings: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make_plan(**settings)
 

@@ -84,7 +84,7 @@ def test_weights(text: Any, number: float) -> None:
         ("surplus", None, "x must be a number from 0 to 1, got None"),
     ],
 )
-def test_what_is_refused(name: NumberName, value: Any, message: str) -> None:
+def test_invalid_numbers(name: NumberName, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         check_number(parse_number(value, name, "x"), name, "x")
     assert len(str(caught.value)) < 300

@@ -16,7 +16,7 @@ MIXTURE = jsonschema.Draft202012Validator(mixture_schema())
 
 
 @pytest.mark.parametrize("path", list(generate()), ids=lambda path: path.name)
-def test_the_file_is_what_the_code_gives(path: Path) -> None:
+def test_the_schema_file_is_up_to_date(path: Path) -> None:
     found = json.loads(path.read_text())
     assert found == generate()[path], "run python -m tests.reference.schemas"
 

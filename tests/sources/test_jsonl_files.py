@@ -64,7 +64,7 @@ def test_long_lines_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert plain(read_all(JsonlFiles(path, part_nbytes=part_nbytes))) == keyed(objects)
 
 
-def test_what_a_sample_is(tmp_path: Path) -> None:
+def test_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(
         b'\xef\xbb\xbf{"a": null, "b": [null], "c": "null"}\r\n{"__key__": "x", "__url__": 1}'
@@ -75,7 +75,7 @@ def test_what_a_sample_is(tmp_path: Path) -> None:
     ]
 
 
-def test_what_only_the_standard_library_reads(tmp_path: Path) -> None:
+def test_lines_that_only_the_standard_library_parses(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n{"a": 1e999, "b": null}\n{"a": 3}\n')
     assert plain(read_all(JsonlFiles(path))) == [

@@ -164,7 +164,7 @@ WITHOUT = [("0.txt", b""), ("d/1.txt", b"")]
         ([], None, None),
     ],
 )
-def test_what_is_said(
+def test_messages(
     tmp_path: Path,
     members: list[tuple[str, bytes]],
     lines: list[object] | None,

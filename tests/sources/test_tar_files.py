@@ -195,7 +195,7 @@ def test_field_names_are_in_small_letters(tmp_path: Path) -> None:
     assert plain(read_all(TarFiles(path))) == [{"__key__": "x", "txt": b"X", "seg.png": b"S"}]
 
 
-def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     path = write_members(tmp_path / "a.tar", member(b"\xff.txt", b"x"))
     [sample] = read_all(TarFiles(path))
     assert sample["__key__"] == "\udcff"

@@ -63,7 +63,7 @@ def swap(root: Path, first: str, second: str) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("verify", ["first", "always"])
-def test_what_was_committed_elsewhere_is_refused(tmp_path: Path, codec: Any, verify: Any) -> None:
+def test_shards_committed_elsewhere_are_errors(tmp_path: Path, codec: Any, verify: Any) -> None:
     values, stale = build(tmp_path / "a", 0, codec), build(tmp_path / "b", 1, codec)
     assert values.tolist() != stale.tolist()
     sound = (tmp_path / "a" / "one" / "c" / "0").read_bytes()

@@ -40,7 +40,7 @@ CHAINS = [
 
 
 @given(content=st.binary(min_size=1, max_size=300), steps=st.sampled_from(CHAINS))
-def test_what_was_encoded_is_decoded(content: bytes, steps: tuple[str, ...]) -> None:
+def test_round_trip(content: bytes, steps: tuple[str, ...]) -> None:
     chain = CodecChain(steps)
     stored = encode(steps, content)
     assert bytes(chain.decode(stored, len(content), "here")) == content

@@ -66,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_what_is_there_is_read_and_the_rest_is_not_ready(plan: StorePlan, clock: Clock) -> None:
+def test_finished_shards_are_read_and_others_are_not_ready(plan: StorePlan, clock: Clock) -> None:
     begin_store(plan)
     write(plan, "one", 1, 3)
     array = follow_plan(plan, 0)["one"]
@@ -244,7 +244,7 @@ def test_open_store_follows(plan: StorePlan, clock: Clock) -> None:
     np.testing.assert_array_equal(store["two"][:], ARRAYS[TWO])
 
 
-def test_what_is_followed_is_checked(plan: StorePlan, clock: Clock) -> None:
+def test_followed_reads_are_verified(plan: StorePlan, clock: Clock) -> None:
     with pytest.raises(NotReadyError, match=r"the plan of .* must be there within 1 s, its"):
         follow_store(plan.root, 1)
     with pytest.raises(ConfigError, match="follow must be 0 seconds or more, got -1"):

@@ -105,7 +105,7 @@ def test_half_of_the_files_that_the_system_grants(
     assert open_files.num_descriptors() == expected
 
 
-def test_where_no_descriptor_is_left_some_are_closed(
+def test_files_are_closed_if_descriptors_run_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other parts of a process may have taken more than the half that is theirs."""

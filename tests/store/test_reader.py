@@ -60,9 +60,7 @@ def stored_arrays(draw: st.DrawFn) -> tuple[Any, Values, ChunkGrid]:
 
 @given(stored=stored_arrays(), data=st.data())
 @settings(max_examples=100)
-def test_what_is_stored_is_read_back(
-    stored: tuple[Any, Values, ChunkGrid], data: st.DataObject
-) -> None:
+def test_round_trip(stored: tuple[Any, Values, ChunkGrid], data: st.DataObject) -> None:
     spec, values, grid = stored
     length = len(values)
     with tempfile.TemporaryDirectory() as folder:
@@ -400,7 +398,7 @@ def fail_with(code: int) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("call", ["open", "fstat", "preadv"])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_what_the_system_refuses_is_said_in_a_sentence(
+def test_system_errors_name_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any, call: str
 ) -> None:
     build_arrays(tmp_path, {ONE: count_up(12)}, ChunkGrid(3, 6, codec))
@@ -435,7 +433,7 @@ def test_many_spans_that_the_system_refuses(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_an_opened_store_is_read_as_it_is_now(
+def test_opening_a_store_reads_its_current_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
     """Removed and built again with other values: the old files must not be read on.

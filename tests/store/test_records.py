@@ -51,7 +51,7 @@ def test_names_of_arrays(field: str, name: str) -> None:
 
 
 @given(st.lists(ANY_TEXT, unique=True))
-def test_every_field_has_arrays_of_its_own(fields: list[str]) -> None:
+def test_every_field_has_separate_arrays(fields: list[str]) -> None:
     described = [RecordField(name, 0, None, has_forms=True) for name in fields if name != KEY]
     layouts = record_layouts([RecordField(KEY, 0, 2), *described], 3, ChunkGrid())
     names = [layout.name for layout in layouts]
@@ -61,7 +61,7 @@ def test_every_field_has_arrays_of_its_own(fields: list[str]) -> None:
     assert not dims & set(names)  # xarray would take such an array for an index
 
 
-def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
+def test_long_names_are_shortened_uniquely() -> None:
     one, other = array_name("x" * 200 + "1"), array_name("x" * 200 + "2")
     assert one != other
     assert len(one) == len(other) == 74
@@ -118,7 +118,7 @@ def test_floats_are_rounded_or_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [3, "four", [1.5], [True], [[1]], ["1"], {"a": 1}, "x" * 200])
-def test_what_is_no_list_of_numbers_is_refused(value: Any) -> None:
+def test_invalid_lists_of_numbers(value: Any) -> None:
     with pytest.raises(SourceError, match="a value must be a list of whole numbers, got"):
         encode_numbers(value, np.dtype("int32"))
 
@@ -132,7 +132,7 @@ def test_booleans_may_be_written_as_numbers() -> None:
             encode_numbers(other, np.dtype(bool))
 
 
-def test_an_array_of_the_dtype_is_taken_as_it_is() -> None:
+def test_an_array_of_the_dtype_is_used_unchanged() -> None:
     values = np.arange(5, dtype=np.int16)
     assert encode_numbers(values, values.dtype) == values.tobytes()
     with pytest.raises(SourceError, match="a value must be a list of numbers, got array"):

@@ -240,7 +240,7 @@ def test_checksums_are_left_out_on_request(objects: ObjectPath) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_missing_shard_is_the_trouble_of_its_own_rows(objects: ObjectPath, codec: Any) -> None:
+def test_a_missing_shard_only_affects_its_rows(objects: ObjectPath, codec: Any) -> None:
     """What is fetched ahead reaches into it before any of its rows is wanted."""
     reader = open_one(objects, grid=ChunkGrid(4, 40, codec))
     files.remove_file(objects / "one/c/1")
@@ -253,7 +253,7 @@ def test_a_missing_shard_is_the_trouble_of_its_own_rows(objects: ObjectPath, cod
 
 
 @pytest.mark.parametrize("name", ["get_ranges", "get_tail"])
-def test_who_waits_for_a_promise_that_is_broken_asks_again(
+def test_a_reader_retries_if_the_request_it_waits_for_fails(
     objects: ObjectPath, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The first one asks before the shard is there."""
@@ -292,7 +292,7 @@ def test_who_waits_for_a_promise_that_is_broken_asks_again(
     assert len(answers) == 2
 
 
-def test_what_cannot_be_fetched_ahead_is_fetched_in_time(
+def test_chunks_that_cannot_be_prefetched_are_fetched_on_demand(
     objects: ObjectPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a thread reads on while its process ends."""

@@ -154,7 +154,7 @@ def test_a_compressed_chunk_of_another_size_is_refused(nbytes: int) -> None:
         decode_chunk(ArrayFiles.of(layout), 0, 1, body + crc(body))
 
 
-def test_a_compressed_chunk_that_is_no_zstd_frame_is_refused() -> None:
+def test_a_compressed_chunk_must_be_a_zstd_frame() -> None:
     layout = ArrayLayout.plan(ONE, 10, np.int32, ChunkGrid(3, 6, "zstd"))
     with pytest.raises(VerificationError, match="its header says nothing of its size"):
         decode_chunk(ArrayFiles.of(layout), 0, 1, b"no frame" + crc(b"no frame"))

@@ -83,7 +83,7 @@ def test_a_linked_file_that_is_cut_under_a_reader_is_refused(tmp_path: Path) -> 
         reader.read(0, 1)
 
 
-def test_a_file_that_was_made_anew_is_read_by_who_opens_it_then(tmp_path: Path) -> None:
+def test_a_rewritten_file_is_read_after_reopening(tmp_path: Path) -> None:
     path, other = tmp_path / "corpus.bin", tmp_path / "other.bin"
     path.write_bytes(count_up(20).tobytes())
     before = FlatFile(str(path), path.stat().st_size, count_up(20).dtype)

@@ -71,7 +71,7 @@ def test_a_flipped_bit_of_any_byte_is_found_and_its_file_named(root: Path, codec
     assert verify_store(root).is_sound
 
 
-def test_only_so_many_shards_are_under_way(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_reads_are_limited(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first shard is checked last: those behind it must wait for it, not pile up."""
     build_arrays(root, {ONE: count_up(600)})
     begun: list[int] = []
@@ -95,9 +95,7 @@ def test_only_so_many_shards_are_under_way(root: Path, monkeypatch: pytest.Monke
     assert looks[0] == verify._NUM_PENDING
 
 
-def test_what_ends_a_check_leaves_no_shard_behind(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_cancels_the_pending_shards(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_arrays(root, {ONE: count_up(600)})
 
     def fail(place: Path, layout: Any, shard: int, committed: Any) -> Any:
@@ -196,7 +194,7 @@ def test_the_damaged_chunks_are_counted(root: Path) -> None:
     }
 
 
-def test_what_is_no_part_of_the_store_is_noted(root: Path) -> None:
+def test_other_files_are_noted(root: Path) -> None:
     build_arrays(root, ARRAYS)
     (root / "one" / "c" / "1.abc.partial").write_bytes(b"half")
     (root / "one" / "c" / "99").write_bytes(b"")
@@ -236,7 +234,7 @@ def test_root_and_plan_damaged_together_leave_nothing_to_go_by(root: Path) -> No
     assert report.kind is None
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_paths_that_are_not_stores(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match="no zindex store at"):
         verify_store(tmp_path)
     (tmp_path / "zarr.json").write_text('{"attributes": {}}')
@@ -244,7 +242,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         verify_store(tmp_path)
 
 
-def test_a_later_format_is_no_damage(root: Path) -> None:
+def test_a_later_format_is_not_damage(root: Path) -> None:
     build_arrays(root, ARRAYS)
     from zindex.store.commit import canonical_json, fingerprint
 
@@ -272,7 +270,7 @@ def test_a_report_is_json(root: Path) -> None:
     assert report.damages == [DamagedFile("one/c/0", "is missing", ("one", 0))]
 
 
-def test_reads_in_parts_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_reads_are_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = build_arrays(tmp_path, {ONE: count_up(10)})
     pread, preadv = os.pread, os.preadv
     monkeypatch.setattr(os, "pread", lambda n, size, start: pread(n, min(size, 3), start))

@@ -365,7 +365,7 @@ def test_extensions_that_need_not_be_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 100_000, b"\xff", b'{"a": 1' + b"0"])
-def test_metadata_that_are_no_object(tmp_path: Path, content: bytes) -> None:
+def test_metadata_must_be_an_object(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "zarr.json").write_bytes(content)
     with pytest.raises(StoreError, match="must hold"):
         open_array(tmp_path)

@@ -589,7 +589,7 @@ def test_a_rank_that_lost_its_state_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", FEW_SIZES)
-def test_ranks_may_begin_a_dict_of_their_own_after_going_on(size: tuple[int, int]) -> None:
+def test_ranks_may_start_a_new_dict_after_resuming(size: tuple[int, int]) -> None:
     for cut in (4, 11):
         run = Run(mixed, *size)
         run.advance(cut)

@@ -129,14 +129,14 @@ def test_a_key_takes_no_offsets_on_which_others_do_not_agree(
         ),
     ],
 )
-def test_what_meta_must_say(tmp_path: Path, meta: object, message: str) -> None:
+def test_invalid_meta(tmp_path: Path, meta: object, message: str) -> None:
     write(tmp_path, meta, k=range(4))
     (tmp_path / "folder.bin").mkdir()
     with pytest.raises(SourceError, match=message):
         read_bin_shards(tmp_path)
 
 
-def test_meta_that_is_no_file(tmp_path: Path) -> None:
+def test_meta_is_not_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "meta.json")
     with pytest.raises(SourceError, match=r"meta\.json must be a regular file"):
         read_bin_shards(tmp_path)

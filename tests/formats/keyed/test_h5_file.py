@@ -173,9 +173,7 @@ def two_dtypes(file: h5py.File) -> None:
         (lambda file: None, r"must have a group for every key, it has none"),
     ],
 )
-def test_what_a_file_must_hold(
-    tmp_path: Path, make: Callable[[h5py.File], None], message: str
-) -> None:
+def test_invalid_files(tmp_path: Path, make: Callable[[h5py.File], None], message: str) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         make(file)
     with pytest.raises(SourceError, match=message):
@@ -259,7 +257,9 @@ def test_a_failed_write_leaves_what_was_there(
         [[np.zeros(2, "i4")], np.zeros(2, "i4")],
     ],
 )
-def test_what_could_not_be_read_is_not_written(tmp_path: Path, records: list[Any]) -> None:
+def test_records_that_could_not_be_read_back_are_not_written(
+    tmp_path: Path, records: list[Any]
+) -> None:
     with pytest.raises(SourceError, match="must have one dtype, and all be flat or all be groups"):
         write_h5_file(tmp_path / "a.h5", {"k": records})
     assert list(tmp_path.iterdir()) == []

@@ -40,7 +40,7 @@ def test_rows_are_those_of_the_files(objects: ObjectPath, write_corpus: WriteCor
         pair.read("sequence_length", 0, 5)
 
 
-def test_what_is_refused(objects: ObjectPath, write_corpus: WriteCorpus) -> None:
+def test_invalid_sources(objects: ObjectPath, write_corpus: WriteCorpus) -> None:
     prefix = write_corpus([5, 7])
     url = upload(objects, prefix)
     with pytest.raises(SourceError, match=r"but s3://\S+/a\.idx has 82 and so no modes; open it w"):

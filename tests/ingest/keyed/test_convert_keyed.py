@@ -190,7 +190,7 @@ def test_a_file_without_values_is_a_store(tmp_path: Path) -> None:
     assert stored(store) == [{"x": ("int16", [])}]
 
 
-def test_what_cannot_be_converted_says_so(tmp_path: Path) -> None:
+def test_sources_that_cannot_be_converted(tmp_path: Path) -> None:
     source = write_h5(tmp_path / "in", sft_records())
     for setting in ({"dtypes": {"x": int}}, {"on_damage": "skip"}, {"restart": True}):
         with pytest.raises(ConfigError, match="must come with jsonl files, got one of them"):

@@ -161,7 +161,7 @@ def test_only_an_earlier_export_is_replaced(tmp_path: Path) -> None:
         export_keyed(tmp_path / "s", target / "part/shard_9/meta.json", client=SERIAL)
 
 
-def test_what_is_no_keyed_store_says_so(tmp_path: Path) -> None:
+def test_stores_that_are_not_keyed(tmp_path: Path) -> None:
     source = write_bin(tmp_path / "in", sft_records(), has_offsets=False)
     convert_keyed(source, tmp_path / "s", client=SERIAL)
     with pytest.raises(ConfigError, match="must know where records begin to be written as lines"):

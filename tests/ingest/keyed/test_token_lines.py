@@ -70,7 +70,7 @@ def test_lists_of_whole_numbers_become_arrays(dtype: str) -> None:
     assert record["x"].dtype == dtype
 
 
-def test_what_is_a_list_is_a_key() -> None:
+def test_lists_are_keys() -> None:
     source = open_token_lines(files_of(SFT), "digest")
     assert source.field_dtypes == {"sequence": "int32", "loss_mask": "bool"}
     assert own(source) == [{"sequence": [5, 6, 7], "loss_mask": [False, True, True]}]
@@ -141,7 +141,7 @@ def test_lines_whose_keys_do_not_match(change: dict[str, Any], problem: str) -> 
 
 
 @pytest.mark.parametrize("key", ["loss_mask", "position_ids", "sequence_mask"])
-def test_what_goes_along_has_the_same_length(key: str) -> None:
+def test_companion_keys_have_matching_lengths(key: str) -> None:
     good, bad = ({"sequence": [1, 2, 3], key: [0] * count} for count in (3, 2))
     with pytest.raises(SourceError, match=f"'{key}' must have as many values as 'sequence', got"):
         own(open_token_lines(files_of(good, bad), ""))

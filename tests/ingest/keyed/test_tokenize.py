@@ -248,7 +248,7 @@ def test_ends_that_a_chat_template_says_itself(
     assert "append_eod (--append-eod): only applies to documents" in caplog.text
 
 
-def test_what_is_lacking_is_said_before_anything_is_written(folder: Path) -> None:
+def test_missing_requirements_fail_before_anything_is_written(folder: Path) -> None:
     def count(text: str) -> list[int]:
         return [len(text)]
 
@@ -259,7 +259,9 @@ def test_what_is_lacking_is_said_before_anything_is_written(folder: Path) -> Non
         assert not (folder / "s").exists()
 
 
-def test_marks_that_are_no_tokens(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_markers_without_special_tokens_are_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def count(text: str) -> list[int]:
         return [len(text)]
 
@@ -314,7 +316,7 @@ def test_nothing_to_tokenize(folder: Path) -> None:
     assert store.spec["num_records"] == 0
 
 
-def test_what_is_damaged_is_made_of_a_copy(folder: Path) -> None:
+def test_damaged_shards_are_repaired_from_a_copy(folder: Path) -> None:
     settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "grid": SMALL}
     root, copy = folder / "s", folder / "again"
     tokenize(folder / "sft", root, "sft", **settings)

@@ -226,7 +226,7 @@ def test_booleans_come_back_as_arrays_and_from_any_reader(tmp_path: Path) -> Non
     assert values[:].tolist() == [bool(item) for row in rows for item in row]
 
 
-def test_a_null_is_no_numbers_and_else_an_empty_text(tmp_path: Path) -> None:
+def test_null_is_a_missing_number_or_an_empty_text(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"ids": None, "x": None}, {"ids": [1], "x": [None]}])
     store = import_records(path, tmp_path / "s", dtypes={"ids": "int8"}, client=SERIAL)
     one, other = plain(read_all(store))
@@ -379,7 +379,7 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
         import_records(one, tmp_path / "s", fields=["x"], client=SERIAL)
 
 
-def test_scratch_that_another_import_removed_is_no_error_if_that_one_finished(
+def test_scratch_removed_by_a_finished_import_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = draw_files(2)

@@ -84,7 +84,7 @@ def test_settings_must_fit_the_kind(tmp_path: Path) -> None:
             open_files(path, "jsonl", **given_too)  # type: ignore[arg-type]
 
 
-def test_what_files_are_does_not_depend_on_how_they_are_cut(tmp_path: Path) -> None:
+def test_kind_and_identity_do_not_depend_on_parts(tmp_path: Path) -> None:
     lines = write_jsonl(tmp_path / "a.jsonl", [{"x": i} for i in range(100)])
     tar = write_tar(tmp_path / "a.tar", [("k.txt", b"")])
     for path, cls in ((lines, JsonlFiles), (tar, TarFiles)):

@@ -54,7 +54,7 @@ def test_results_come_back_from_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["p-000000", "p.json"])
-def test_what_is_not_whole_is_read_again(tmp_path: Path, lost: str) -> None:
+def test_incomplete_partitions_are_reread(tmp_path: Path, lost: str) -> None:
     result = read_partition(SOURCE, tmp_path, PARTITION, Settings())
     contents = {path.name: path.read_bytes() for path in (tmp_path / SCRATCH_KEY).iterdir()}
     (tmp_path / SCRATCH_KEY / lost).unlink()

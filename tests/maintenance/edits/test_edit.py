@@ -46,7 +46,7 @@ def test_new_weights_hold_from_the_edit_on(tmp_path: Path, paths: list[str], ord
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_what_is_left_comes_before_another_pass(
+def test_remaining_samples_precede_another_pass(
     tmp_path: Path, paths: list[str], order: str
 ) -> None:
     config = weighted_run(tmp_path, paths[:2], **ORDERS[order])
@@ -232,7 +232,7 @@ def test_a_run_without_a_blend_is_not_edited(tmp_path: Path, paths: list[str]) -
         edit_here(config, 1, drop=[paths[0]])
 
 
-def test_of_two_edits_at_once_one_wins(tmp_path: Path, paths: list[str]) -> None:
+def test_one_of_two_concurrent_edits_wins(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2])
     walk_run(config)
     barrier, errors, made = threading.Barrier(2), [], []
@@ -268,7 +268,7 @@ def test_the_cluster_builds_what_an_edit_needs(tmp_path: Path, paths: list[str])
     assert open_journal(other).fingerprint == open_journal(config).fingerprint
 
 
-def test_half_full_samples_are_not_cut_anew(tmp_path: Path, paths: list[str]) -> None:
+def test_partial_samples_cannot_be_split_again(tmp_path: Path, paths: list[str]) -> None:
     config = make_config(
         tmp_path,
         *[DatasetConfig(path, epochs=1.0) for path in paths[:2]],

@@ -188,7 +188,7 @@ def test_thousands_of_damages(name: str, make_case: Callable[[str], Case]) -> No
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_all_shards_at_once(name: str, make_case: Callable[[str], Case]) -> None:
+def test_all_shards_are_damaged(name: str, make_case: Callable[[str], Case]) -> None:
     case = make_case(name)
     for key in case.shards:
         (case.root / key).unlink()
@@ -256,7 +256,7 @@ def test_a_sound_store_is_not_written(make_case: Callable[[str], Case]) -> None:
     assert case.stamps() == before
 
 
-def test_files_of_a_killed_repair_are_no_damage_and_are_removed(
+def test_files_of_a_killed_repair_are_removed_and_not_damage(
     make_case: Callable[[str], Case],
 ) -> None:
     case = make_case("scalable")
@@ -450,7 +450,7 @@ def test_a_plan_with_another_fingerprint_is_damaged(make_case: Callable[[str], C
 
 
 @pytest.mark.parametrize("name", ["megatron", "scalable", "packed", "keyed"])
-def test_where_no_shard_is_left_the_run_must_be_named(
+def test_without_intact_shards_the_run_is_required(
     name: str, make_case: Callable[[str], Case]
 ) -> None:
     case = make_case(name)

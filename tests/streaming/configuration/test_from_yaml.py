@@ -222,7 +222,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert instantiate_from_yaml("a.yaml") == [7]
 
 
-def test_anchors_and_merges_make_objects_of_their_own(tmp_path: Path) -> None:
+def test_anchors_and_merges_create_separate_objects(tmp_path: Path) -> None:
     made = load(
         tmp_path,
         """

@@ -123,7 +123,7 @@ def test_datasets_of_the_program_have_no_place(tmp_path: Path) -> None:
         (f"{HEAD}{FIRST}  customized_yield_fn: {{target: Upper}}", "customized_yield_fn"),
     ],
 )
-def test_a_class_is_no_process_function(tmp_path: Path, text: str, name: str) -> None:
+def test_a_class_is_not_a_process_function(tmp_path: Path, text: str, name: str) -> None:
     message = f"{name} must be a function of samples, 'Upper' names a class; write `params: null`"
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)

@@ -168,7 +168,7 @@ def test_estimates_damage_and_emptiness_are_noted() -> None:
     ]
 
 
-def test_lengths_that_are_no_tokens_are_noted() -> None:
+def test_lengths_not_in_tokens_are_noted() -> None:
     mix = MergedDataset(
         [Items("images", 4), *(items(f"t{n}", [5], field="text") for n in range(9))]
     )

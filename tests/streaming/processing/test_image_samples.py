@@ -207,7 +207,7 @@ def test_refused_settings(make: Any, message: str) -> None:
         make()
 
 
-def test_an_unfit_tokenizer_is_no_damage() -> None:
+def test_an_invalid_tokenizer_is_not_damage() -> None:
     pairs = ImageTextPairs(4, 4, lambda text: text, on_damage="skip")
     with pytest.raises(ConfigError, match="a tokenizer must give a list of whole numbers"):
         list(pairs([make_sample()]))
