@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from tests.store.stores import ONE, TWO, build_arrays, count_up, plan_arrays
-from zindex.errors import NotReadyError, StoreError, StoreNotFoundError, StoreUnreadableError
+from zindex.errors import (
+    NotReadyError,
+    SourceError,
+    StoreError,
+    StoreNotFoundError,
+    StoreUnreadableError,
+)
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.store.commit import read_status
@@ -186,3 +192,12 @@ def test_places_that_cannot_be_looked_at(
             StoreUnreadableError, match=r"the system says: Permission denied; check"
         ):
             read()
+
+
+def test_texts(root: Place) -> None:
+    path = root / "text"
+    files.write_once(path, ["a\r\nü\n".encode()])
+    assert files.read_text(path) == "a\nü\n"
+    files.write_once(path, [b"ab\xff"], replace=True)
+    with pytest.raises(SourceError, match="must be text in UTF-8, byte 2 is not: invalid start"):
+        files.read_text(path)

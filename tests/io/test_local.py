@@ -21,24 +21,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_whose_status_fails_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a").touch()
-    opened, close = list[int](), os.close
-
-    def fail(descriptor: int) -> os.stat_result:
-        opened.append(descriptor)
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", fail)
-        patch.setattr(os, "close", lambda number: (close(number), opened.remove(number)))
-        with pytest.raises(OSError, match="Stale"):
-            local.open_regular(str(tmp_path / "a"))
-    assert opened == []
-
-
 @pytest.mark.parametrize(
     ("url", "path"),
     [

@@ -329,8 +329,10 @@ def repair(path: str, source: str | None) -> tuple[dict[str, Any], str]:
 
 def _read_identifiers(path: str, flag: str) -> dict[str, Any]:
     """Return the JSON object of a file, with its keys in order: they are part of the hash."""
+    from zindex.io.files import read_file
+
     try:
-        identifiers = json.loads(Path(path).read_bytes())
+        identifiers = json.loads(read_file(Path(path)))
     except ValueError as error:
         raise ConfigError(f"{path} must hold JSON: {error}") from error
     if not isinstance(identifiers, dict):

@@ -17,6 +17,7 @@ from zindex.datasets.sequences import SequenceDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_choice
 from zindex.ingest.length_source import is_store
+from zindex.io.files import read_text
 
 # Default lengths of mode "verification", as in Megatron.
 _DEFAULTS = {
@@ -148,7 +149,7 @@ def _take_real(dataset: SequenceDataset, document: int, count: int) -> Int64Arra
 def _read_lengths(path: str | os.PathLike[str]) -> Int64Array:
     """Return the numbers of a file, separated by commas or line breaks, below a header line."""
     try:
-        _, *lines = Path(path).read_text("utf-8").splitlines() or [""]
+        _, *lines = read_text(Path(path)).splitlines() or [""]
     except FileNotFoundError:
         raise StoreNotFoundError(
             f"{os.fspath(path)} must be a file of lengths, there is none; check the path"
@@ -180,7 +181,7 @@ def load_json_arg(spec: str | None) -> Any:
         return None
     is_file = os.path.isfile(spec)
     try:
-        return json.loads(Path(spec).read_text("utf-8") if is_file else spec)
+        return json.loads(read_text(Path(spec)) if is_file else spec)
     except ValueError as error:
         what = f"the file {spec}" if is_file else repr(spec)
         raise ConfigError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError, check_choice
-from zindex.io.local import write_once
+from zindex.io.local import read_file, write_once
 from zindex.text.tokenizers.base import MegatronTokenizer, find_token
 from zindex.text.tokenizers.null_tokenizer import NullTokenizer as NullTokenizer
 from zindex.text.tokenizers.open_tokenizer import WITHOUT_FILES, open_text_tokenizer
@@ -128,7 +128,7 @@ def read_metadata(file: Path) -> dict[str, Any]:
         If it is missing, or not a JSON object.
     """
     try:
-        found = json.loads(file.read_bytes())
+        found = json.loads(read_file(file))
     except FileNotFoundError:
         raise ConfigError(
             f"metadata of a tokenizer must be there, there is no {file}; write them with "

@@ -15,7 +15,8 @@ import numpy as np
 from zindex.arrays import AnyArray, Int8Array, Int32Array, Int64Array
 from zindex.errors import SourceError
 from zindex.formats.token_dtypes import TOKEN_DTYPES, AnyDType
-from zindex.io.local import map_file, open_file, open_regular, read_exactly, read_into
+from zindex.io.local import map_file, read_exactly, read_into
+from zindex.io.regular_files import open_file, open_regular
 from zindex.io.system_errors import unreadable
 
 MAGIC = b"MMIDIDX\x00\x00"

@@ -11,7 +11,8 @@ import numpy as np
 from zindex.arrays import AnyArray, DTypeLike, UInt8Array
 from zindex.errors import SourceError, VerificationError
 from zindex.io.files import modified_at
-from zindex.io.local import map_file, open_regular, read_exactly
+from zindex.io.local import map_file, read_exactly
+from zindex.io.regular_files import open_regular
 from zindex.io.system_errors import reading
 
 # Open descriptors per process; the usual limit is 1,024, and training also needs some.

@@ -15,6 +15,7 @@ from zindex.formats.idx_writer import MAX_LENGTH, whole_numbers, write_index
 from zindex.formats.token_dtypes import AnyDType, DType
 from zindex.io.create_only import exchange, partial_path
 from zindex.io.local import removing, sync_directory
+from zindex.io.regular_files import open_file
 from zindex.io.system_errors import unwritable, writing
 
 _COPY_NBYTES = 8 << 20
@@ -188,7 +189,7 @@ class PairWriter:
     def _copy_tokens(self, bin_path: str, nbytes: int) -> None:
         """Append a whole ``.bin``."""
         copied = 0
-        with open(bin_path, "rb", buffering=0) as source:
+        with open_file(bin_path, buffering=0) as source:
             while copied < nbytes and (block := source.read(min(_COPY_NBYTES, nbytes - copied))):
                 self.data_file.write(block)
                 copied += len(block)

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from zindex.errors import ConfigError
+from zindex.io.regular_files import open_file
 
 _MAX_NBYTES = 4 << 20
 _MAX_ALIASES = 20
@@ -52,7 +53,7 @@ def read_content(file: Path, need: str, max_nbytes: int) -> bytes:
         If it is unreadable or too large.
     """
     try:
-        with open(file, "rb") as stream:
+        with open_file(file) as stream:
             content = stream.read(max_nbytes + 1)
     except OSError as error:
         raise ConfigError(f"{need}, cannot read {file}: {error}") from error

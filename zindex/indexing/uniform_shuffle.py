@@ -20,6 +20,7 @@ import numpy as np
 from zindex.arrays import Int64Array, IntegerArray, UInt64Array
 from zindex.errors import PlanError, VerificationError, check_choice
 from zindex.io import files, local
+from zindex.io.regular_files import regular
 from zindex.kernels import scatter_shuffle as kernels
 from zindex.kernels.scatter_shuffle import KEY_LENGTH, SCATTER_VERSION
 from zindex.plan.keys import Stage, split_key
@@ -353,7 +354,7 @@ def _read_bucket(
 def _read_blocks(path: Path, samples: Samples, lengths: list[int], offset: int, salt: int) -> None:
     """Fill ``samples`` with consecutive blocks at a byte offset, and verify them."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             file.seek(offset)
             for k, block in enumerate(_split(samples, lengths)):
                 file.readinto(block)

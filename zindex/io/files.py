@@ -5,16 +5,18 @@ Writes are atomic and create-only, and visible to every reader as soon as they r
 """
 
 import errno
+import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from zindex.errors import StoreNotFoundError, StoreUnwritableError
+from zindex.errors import SourceError, StoreNotFoundError, StoreUnwritableError
 from zindex.io import local, object_client
 from zindex.io.create_only import partial_path
 from zindex.io.objects import Place
+from zindex.io.regular_files import open_file
 from zindex.io.system_errors import reading, writing
 
 _NUM_REQUESTS = 8
@@ -77,6 +79,26 @@ def read_file(path: Place, *, limit: int = 1 << 26) -> bytes:
         raise StoreNotFoundError(f"no object {path}; check the URL") from None
 
 
+def read_text(path: Place, *, limit: int = 1 << 26) -> str:
+    """Return the text of a small file, with the line breaks of Python.
+
+    Raises
+    ------
+    SourceError
+        If it is not in UTF-8.
+    StoreNotFoundError, StoreError, StoreUnavailableError, StoreUnreadableError
+        As of `read_file`.
+    """
+    content = read_file(path, limit=limit)
+    try:
+        return io.TextIOWrapper(io.BytesIO(content), "utf-8").read()
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"{path} must be text in UTF-8, byte {error.start:,} is not: {error.reason}; save it "
+            "in UTF-8"
+        ) from error
+
+
 def read_range(path: Place, start: int, stop: int) -> bytes | memoryview:
     """Return bytes ``[start, stop)`` of a file, fewer at its end.
 
@@ -87,7 +109,7 @@ def read_range(path: Place, start: int, stop: int) -> bytes | memoryview:
     """
     try:
         if isinstance(path, Path):
-            with reading(path), local.open_file(path, buffering=0) as stream:
+            with reading(path), open_file(path, buffering=0) as stream:
                 return local.read_bytes(stream.fileno(), stop - start, start)
         return object_client.get_range(path, start, stop)
     except FileNotFoundError:

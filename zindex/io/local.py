@@ -11,13 +11,11 @@ import errno
 import fcntl
 import mmap
 import os
-import stat
 import weakref
 from collections.abc import Iterator, Sequence
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -25,13 +23,13 @@ import numpy as np
 from zindex.arrays import AnyArray, UInt8Array
 from zindex.errors import (
     ConfigError,
-    SourceError,
     StoreError,
     StoreNotFoundError,
     VerificationError,
 )
 from zindex.io import create_only
 from zindex.io.create_only import CLAIM, NEW_FILE, exchange, open_descriptor, partial_path
+from zindex.io.regular_files import open_file, open_regular
 from zindex.io.system_errors import reading, writing
 
 _MAX_BUFFERS = 512
@@ -269,54 +267,6 @@ def free_nbytes(path: Path) -> int:
             return status.f_bavail * status.f_frsize
         except (FileNotFoundError, NotADirectoryError):
             path = path.parent
-
-
-def open_file(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading.
-
-    Raises
-    ------
-    OSError
-        If the system cannot open it, or it is not a regular file: a pipe would block forever.
-    """
-    return open(path, "rb", buffering, opener=lambda *args: _open_regular(*args)[0])
-
-
-def _open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
-    """Return a descriptor of a regular file and its size."""
-    descriptor = open_descriptor(path, flags | os.O_NONBLOCK)
-    try:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if not stat.S_ISREG(status.st_mode):
-            kind = stat.S_IFMT(status.st_mode)
-            raise OSError(errno.EINVAL, f"Not a regular file (mode {kind:#o})", path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor, status.st_size
-
-
-def open_regular(path: str) -> tuple[int, int]:
-    """Open a file of a .bin/.idx pair for reading and return (descriptor, size in bytes).
-
-    Raises
-    ------
-    SourceError
-        If the path is not a regular file.
-    OSError
-        If the system cannot open it.
-    """
-    try:
-        return _open_regular(path)
-    except OSError as error:
-        if error.errno not in (errno.EISDIR, errno.EINVAL):
-            raise
-        raise SourceError(
-            f"a .bin/.idx pair is made of regular files, but {path} is something else: "
-            f"{error.strerror}; give the prefix of two files"
-        ) from None
 
 
 def read_into(descriptor: int, array: AnyArray, offset: int) -> int:

@@ -22,6 +22,7 @@ from zindex.datasets.t5_dataset import T5MaskedWordPieceDataset
 from zindex.datasets.utils import Blend, Split, get_blend_from_list
 from zindex.errors import ConfigError
 from zindex.execution.reconnecting_client import connect_client
+from zindex.io.files import read_text
 from zindex.megatron.install import set_defaults
 from zindex.plan.split import SPLIT_NAMES
 
@@ -158,7 +159,7 @@ def _find_blends(values: argparse.Namespace) -> tuple[Blend | None, list[Blend |
     if values.data_path is not None:
         return get_blend_from_list(values.data_path), None
     if values.data_args_path is not None:
-        return get_blend_from_list(Path(values.data_args_path).read_text().split()), None
+        return get_blend_from_list(read_text(Path(values.data_args_path)).split()), None
     if values.per_split_data_args_path is not None:
         own = _read_own_paths(values.per_split_data_args_path)
     return None, [get_blend_from_list(paths) for paths in own]
@@ -166,12 +167,7 @@ def _find_blends(values: argparse.Namespace) -> tuple[Blend | None, list[Blend |
 
 def _read_own_paths(path: str) -> list[list[str] | None]:
     """Return the data paths of each split from a JSON file; a text is split at its spaces."""
-    try:
-        named = json.loads(Path(path).read_text())
-    except ValueError as error:
-        raise ConfigError(
-            f"{path} must be JSON, got {error}; write a list of paths for each split"
-        ) from error
+    named = _read_json(path, "a list of paths for each split")
     missing = [split for split in SPLIT_NAMES if not isinstance(named, dict) or split not in named]
     if missing:
         raise ConfigError(
@@ -180,6 +176,14 @@ def _read_own_paths(path: str) -> list[list[str] | None]:
         )
     paths = [named[split] for split in SPLIT_NAMES]
     return [entry.split() if isinstance(entry, str) else entry for entry in paths]
+
+
+def _read_json(path: str, content: str) -> Any:
+    """Return the value of a JSON file; ``content`` says what it should hold, for the message."""
+    try:
+        return json.loads(read_text(Path(path)))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} must be JSON, got {error}; write {content}") from error
 
 
 def _find_sizes(values: argparse.Namespace) -> tuple[Sizes, ...]:
@@ -295,7 +299,8 @@ def as_config(arguments: TrainingArguments, tokenizer: Any) -> Any:
     if arguments.kind == "gpt":
         from zindex.datasets.gpt_config import GPTDatasetConfig
 
-        counts = values.per_dataset_sequences_path
+        path = values.per_dataset_sequences_path
+        counts = None if path is None else _read_json(path, "two numbers for each dataset")
         return GPTDatasetConfig(
             sequence_length=length,
             **common,
@@ -304,7 +309,7 @@ def as_config(arguments: TrainingArguments, tokenizer: Any) -> Any:
             reset_attention_mask=False,
             eod_mask_loss=False,
             object_storage_cache_path=values.object_storage_cache_path,
-            sequences_per_dataset=None if counts is None else json.loads(Path(counts).read_text()),
+            sequences_per_dataset=counts,
         )
     masking = {
         "sequence_length": values.encoder_seq_length or length,

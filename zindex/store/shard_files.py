@@ -11,8 +11,8 @@ import numpy as np
 from zindex.arrays import AnyArray
 from zindex.errors import StoreUnavailableError, StoreUnreadableError, VerificationError
 from zindex.io import files, object_client
-from zindex.io.local import open_file
 from zindex.io.objects import ObjectPath, Place
+from zindex.io.regular_files import open_file
 from zindex.io.request_threads import map_in_threads
 from zindex.io.system_errors import reading
 from zindex.store.chunk_fetch import Part, coalesce

@@ -14,8 +14,9 @@ from zindex.arrays import AnyArray, DTypeLike
 from zindex.errors import SourceError, StoreError, VerificationError
 from zindex.formats.bin_idx import HEADER, parse_header
 from zindex.io.files import modified_at
-from zindex.io.local import open_regular, read_bytes
+from zindex.io.local import read_bytes
 from zindex.io.objects import Place
+from zindex.io.regular_files import open_regular
 from zindex.io.remote_files import RemoteFile, open_remote
 from zindex.io.request_threads import wait_for
 from zindex.store.checked_json import parse_as

@@ -18,7 +18,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import StoreError, StoreNotFoundError, VerificationError, check_choice
-from zindex.io.local import local_path, open_file, read_file
+from zindex.io.local import local_path, read_file
+from zindex.io.regular_files import open_file
 from zindex.io.system_errors import reading
 from zindex.store.checked_json import MAX_SIZE
 from zindex.store.chunk_reader import Verify

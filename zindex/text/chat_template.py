@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError
+from zindex.io.files import read_text
 from zindex.lazy import need
 from zindex.text.tokenizer_settings import DEFAULT, TokenizerSettings
 
@@ -274,7 +275,7 @@ def open_template(
                 f"chat_template (--chat-template) must be one of {known}, the text of a Jinja "
                 f"template, or a file of one, there is none at {given}; check the path"
             )
-        text = path.read_text("utf-8")
+        text = read_text(path)
     return ChatTemplate(
         text, special_tokens=settings.special_tokens, variables=variables, date=date
     )

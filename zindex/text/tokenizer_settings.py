@@ -1,11 +1,13 @@
 """Read special tokens and chat templates from the settings in a tokenizer's folder."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zindex.errors import ConfigError, StoreError
+from zindex.errors import ConfigError, StoreError, StoreNotFoundError
+from zindex.io.files import read_file, read_text
 from zindex.store.commit import parse_json
 
 _CONFIG, _TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
@@ -50,9 +52,8 @@ def read_tokenizer_settings(file: Path) -> TokenizerSettings:
     listed = next((found for found in lists if isinstance(found, list)), [])
     additional = tuple(text for value in listed if (text := _token_text(value)) is not None)
     templates = _read_templates(config.get("chat_template"), file.parent / _CONFIG)
-    path = file.parent / _TEMPLATE
-    if path.is_file():  # newer tokenizers have a separate file, which takes precedence
-        templates[DEFAULT] = path.read_text("utf-8")
+    with suppress(StoreNotFoundError):  # of newer tokenizers; it takes precedence
+        templates[DEFAULT] = read_text(file.parent / _TEMPLATE)
     return TokenizerSettings(tokens, templates, additional)
 
 
@@ -71,10 +72,10 @@ def settings_of_object(tokenizer: Any) -> TokenizerSettings:
 
 def _read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file; an empty one if there is no file."""
-    if not path.is_file():
-        return {}
     try:
-        return parse_json(path.read_bytes(), str(path))
+        return parse_json(read_file(path), str(path))
+    except StoreNotFoundError:
+        return {}
     except StoreError as error:
         raise ConfigError(
             f"{path} must hold a JSON object with settings of a tokenizer: {error}; save the "

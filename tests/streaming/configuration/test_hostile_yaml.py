@@ -20,7 +20,7 @@ from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 
 CORPUS = sorted((Path(__file__).parent / "hostile_yaml").glob("*.yaml"))
 MARK = "# refused: "
-_READ = os.O_RDONLY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _QUIET = ("open", "builtins.id", "os.listdir", "os.scandir", "object.__getattr__", "sys._getframe")
 
 

@@ -19,6 +19,7 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError, ZindexError
 from zindex.io.create_only import open_descriptor
 from zindex.io.local import read_into
+from zindex.io.regular_files import open_file
 from zindex.io.system_errors import reading
 from zindex.lazy import need
 
@@ -222,6 +223,7 @@ def open_h5(path: str) -> Iterator[Any]:
     """
     h5py = import_h5py()
     try:
+        open_file(path).close()  # only regular files: HDF5 waits for ever at a pipe
         with h5py.File(path, "r", locking="best-effort") as file:
             yield file
     except ZindexError:

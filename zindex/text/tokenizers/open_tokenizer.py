@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from zindex.errors import ConfigError
+from zindex.io.regular_files import open_file
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 
 # Module and class of each library; the first six names are Megatron's.
@@ -141,7 +142,7 @@ def _find_file(path: Path, library: str) -> Path:
 def _read_start(file: Path) -> bytes:
     """Return the first bytes of a file; none if it cannot be read."""
     try:
-        with open(file, "rb") as stream:
+        with open_file(file) as stream:
             return stream.read(1 << 12)
     except OSError:
         return b""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError
+from zindex.io.files import read_text
 from zindex.lazy import need
 from zindex.text.tokenizer_settings import DEFAULT, read_tokenizer_settings
 from zindex.text.tokenizers.text_tokenizer import ADDITIONAL, NAMES, TextTokenizer, local_file
@@ -280,7 +281,7 @@ class WordPieceTokenizer(RustTokenizer):
 def _read_pieces(file: Path) -> dict[str, int]:
     """Return the pieces of a WordPiece vocabulary with their ids."""
     # Pieces may be characters that end a line elsewhere: only \n does here.
-    lines = file.read_text("utf-8").removesuffix("\n").split("\n")
+    lines = read_text(file).removesuffix("\n").split("\n")
     vocab: dict[str, int] = {}
     for number, line in enumerate(lines):
         piece = line.removesuffix("\r")
