@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray
 
 import zindex
 from tests.harnesses.running import main
@@ -31,8 +32,10 @@ from zindex.formats.idx_writer import write_index
 from zindex.ingest.records.import_records import import_records
 from zindex.maintenance.edits.edit import edit
 from zindex.maintenance.edits.journal import open_journal
+from zindex.maintenance.garbage import find_garbage
 from zindex.maintenance.repairs.named_stores import find_stores
 from zindex.store.commit import canonical_json, fingerprint, read_plan, read_status
+from zindex.store.folder_group import write_group
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.reader import forget_all_files
@@ -117,8 +120,27 @@ def _read_dataset(root: Path) -> None:
             dataset[0]
 
 
+def _describe(root: Path) -> None:
+    """Write the group of the store's folder, and remove it."""
+    try:
+        write_group(root.parent)
+    finally:
+        (root.parent / "zarr.json").unlink(missing_ok=True)
+
+
+def _view(root: Path) -> None:
+    view = xarray.open_dataset(root, engine="zindex")
+    for name in view.variables:
+        if view[name].nbytes < 1 << 20:
+            with suppress(ZindexError):
+                view[name].load()
+
+
 _STORE_READERS = (
     _read_arrays,
+    _describe,
+    _view,
+    lambda root: find_garbage(root.parent),
     verify_store,
     read_status,
     lambda root: open_store(root, follow=0).layouts,

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 import xarray
 import zarr
 
+from tests.harnesses.schema_fuzz import seal_again
 from tests.store.stores import GRID, ONE, TWO, build_arrays, count_up
 from zindex.errors import StoreError
 from zindex.schema import ArraySpec
 from zindex.store import folder_group
+from zindex.store.commit import read_root
 from zindex.store.folder_group import StoreNames, is_group, save_names, write_group
 from zindex.store.layout import ChunkGrid
 
@@ -127,3 +130,35 @@ def test_dimensions_of_one_name_and_several_sizes(tmp_path: Path) -> None:
     root = json.loads((tmp_path / "a" / "zarr.json").read_text())
     names = root["consolidated_metadata"]["metadata"]["one"]["dimension_names"]
     assert names == ["row"]
+
+
+@pytest.mark.parametrize("forged", [None, {}, {"metadata": {"one": {"shape": [10]}}}, 5])
+def test_only_what_the_arrays_of_a_store_say_is_used(tmp_path: Path, forged: Any) -> None:
+    """Who forges a store computes its digests, too: a build next to it must not fail."""
+    root = build_arrays(tmp_path / "a", ARRAYS).root
+    write_group(tmp_path)
+    sound = (tmp_path / "zarr.json").read_bytes()
+    content = json.loads((root / "zarr.json").read_bytes())
+    content["consolidated_metadata"] = forged
+    seal_again(root, "zarr.json", content, renamed=False)
+    write_group(tmp_path)
+    group = json.loads((tmp_path / "zarr.json").read_bytes())
+    stored = group["consolidated_metadata"]["metadata"]
+    assert stored.pop("a") is not None
+    assert stored.items() <= json.loads(sound)["consolidated_metadata"]["metadata"].items()
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+def test_numbers_that_json_does_not_have(tmp_path: Path, number: str) -> None:
+    root = build_arrays(tmp_path / "a", ARRAYS).root
+    content = json.loads((root / "zarr.json").read_bytes())
+    facts = content["attributes"]["zindex"]
+    del facts["root_sha256"]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    text = text.replace('"zindex":{', f'"zindex":{{"a":{number},', 1)
+    digest = sha256(text.encode()).hexdigest()
+    text = text.replace('"zindex":{', f'"zindex":{{"root_sha256":"{digest}",', 1)
+    (root / "zarr.json").write_text(text)
+    assert read_root(root)["manifest_sha256"] == facts["manifest_sha256"]
+    write_group(tmp_path)
+    assert list_stores(tmp_path) == []

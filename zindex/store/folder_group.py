@@ -21,6 +21,7 @@ from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import ROOT_KEY, canonical_json, parse_json, read_root
+from zindex.store.layout import ArrayLayout, parse_layouts
 from zindex.store.places import PLAN_KEY
 
 
@@ -125,14 +126,15 @@ def _describe(folder: Place) -> bytes:
             for name, each in parse_as(_NAMES, rows, str(folder / entry)).items():
                 names[name] = names[name].join(each) if name in names else each
     metadata: dict[str, Any] = {}
-    for name, root in zip(places, stores, strict=True):
-        if root is None:
+    for name, found in zip(places, stores, strict=True):
+        if found is None:
             continue
-        arrays = root["consolidated_metadata"]["metadata"]
-        facts = root["attributes"] | (_attributes(names[name]) if name in names else {})
+        attributes, layouts = found
+        facts = attributes | (_attributes(names[name]) if name in names else {})
         metadata[name] = {"zarr_format": 3, "node_type": "group", "attributes": facts}
         sizes: dict[str, int] = {}
-        for array, fields in sorted(arrays.items()):
+        for layout in sorted(layouts, key=lambda layout: layout.name):
+            array, fields = layout.name, layout.zarr_metadata()
             metadata[f"{name}/{array}"] = fields | {
                 "dimension_names": [
                     # Stores of earlier versions use one dimension name for several sizes.
@@ -153,14 +155,17 @@ def _attributes(names: StoreNames) -> dict[str, Any]:
     return {key: value for key, value in asdict(names).items() if key != "is_blend"}
 
 
-def _read_store(root: Place) -> dict[str, Any] | None:
-    """Return the root metadata of a store; None unless it is committed and intact."""
+def _read_store(root: Place) -> tuple[dict[str, Any], tuple[ArrayLayout, ...]] | None:
+    """Return attributes and arrays of a store; None unless it is committed and intact."""
     if not files.exists(root / ROOT_KEY):
         return None
     try:
-        read_root(root)
-        return parse_json(files.read_file(root / ROOT_KEY), str(root))
+        layouts = parse_layouts(read_root(root)["arrays"], root)
+        attributes = parse_json(files.read_file(root / ROOT_KEY), str(root))["attributes"]
+        canonical_json(attributes)
+        return attributes, layouts
     except StoreUnavailableError:
         raise
-    except (StoreError, VerificationError, StoreNotFoundError):
+    # The last two for JSON that zindex never writes, such as NaN.
+    except (StoreError, VerificationError, ValueError, RecursionError):
         return None
