@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -51,11 +52,19 @@ class Command:
     groups
         The file of each group of files that a reader looks for first; the others of its folder
         belong to it. None: each file is a group.
+    optional
+        Pattern of the names of files that it may leave out: no reader of zindex needs them.
     """
 
     prepare: Callable[[Path], object]
     run: Callable[[Path], object]
     groups: str | None = None
+    optional: str = ""
+
+    def needed(self, files: dict[str, bytes]) -> dict[str, bytes]:
+        """Return the files without those that may be left out."""
+        pattern = re.compile(self.optional or "(?!)")
+        return {name: item for name, item in files.items() if not pattern.fullmatch(name)}
 
 
 def write_pair(prefix: Path, start: int) -> None:
@@ -162,7 +171,7 @@ COMMANDS = {
     ),
     "edit": Command(lambda folder: (folder / "out").mkdir(), _edit),
     "edit run": Command(_make_run, _edit_run, "zarr.json"),
-    "build": Command(_make_pairs, _build, "zarr.json"),
+    "build": Command(_make_pairs, _build, "zarr.json", r"index/(zarr|names-\w+)\.json"),
     "tokenize": Command(_make_texts, partial(_tokenize, to="zarr"), "zarr.json"),
     "tokenize bin": Command(_make_texts, partial(_tokenize, to="bin"), ".idx"),
     "import": Command(_make_texts, _import, "zarr.json"),

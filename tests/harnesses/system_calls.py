@@ -103,8 +103,11 @@ def check(name: str, number: int, fault: str) -> None:
             if fault in ("SHORT", "EINTR"):  # no error
                 raise
         assert _count_files() <= num_files, "a file stays open"
-        seen = check_seen(command, read_out(folder), old, new)
-        assert seen == "new" or not is_done, f"success, and {seen} is seen"
+        files = read_out(folder)
+        seen = check_seen(command, files, old, new)
+        if is_done:
+            found = check_seen(command, *map(command.needed, (files, old, new)))
+            assert found == "new", f"success, and {found} is seen"
         try:
             command.run(folder)
         except StoreError:  # a finished pair is refused, all else is made again
