@@ -13,7 +13,7 @@ from tests.guides.sandbox import make_sandbox, write_run
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted(ROOT.glob("zindex/*/README.md"))
 # Guides that start from a run that is built.
-NEED_A_RUN = {"loading", "maintenance"}
+NEED_A_RUN = {"inspection", "loading", "maintenance"}
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ reads only the stores. Stores are shared by content, so they do not contain name
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -99,6 +99,22 @@ def write_group(folder: Place, *, create: bool = True) -> None:
         files.write_once(path, [content], replace=True)
 
 
+def read_names(folder: Place) -> dict[str, StoreNames]:
+    """Return what the runs of a folder call its stores, by the names of their directories."""
+    return _join_names(folder, sorted(files.list_names(folder)))
+
+
+def _join_names(folder: Place, entries: Iterable[str]) -> dict[str, StoreNames]:
+    """Return the names that all runs saved among the entries of a folder."""
+    names: dict[str, StoreNames] = {}
+    for entry in entries:
+        if entry.startswith(_NAMES_PREFIX) and (text := _read(folder / entry)) is not None:
+            rows = parse_json(text, str(folder / entry))
+            for name, each in parse_as(_NAMES, rows, str(folder / entry)).items():
+                names[name] = names[name].join(each) if name in names else each
+    return names
+
+
 def _read(path: Place) -> bytes | None:
     try:
         return files.read_file(path, limit=1 << 30)
@@ -119,12 +135,7 @@ def _describe(folder: Place) -> bytes:
     entries = sorted(files.list_names(folder))
     places = [name for name in entries if not name.endswith((".json", ".partial"))]
     stores = map_in_threads(_NUM_THREADS, lambda name: _read_store(folder / name), places)
-    names: dict[str, StoreNames] = {}
-    for entry in entries:
-        if entry.startswith(_NAMES_PREFIX) and (text := _read(folder / entry)) is not None:
-            rows = parse_json(text, str(folder / entry))
-            for name, each in parse_as(_NAMES, rows, str(folder / entry)).items():
-                names[name] = names[name].join(each) if name in names else each
+    names = _join_names(folder, entries)
     metadata: dict[str, Any] = {}
     for name, found in zip(places, stores, strict=True):
         if found is None:

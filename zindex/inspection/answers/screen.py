@@ -1,0 +1,91 @@
+"""Lines of answers that fit a terminal of 80 columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zindex.inspection.tables.formatting import align_columns
+
+#: Columns of a screen.
+WIDTH = 80
+_NAMES = ("seed", "format_version")
+# Values of a list that a screen shows; JSON has all.
+_MAX_ITEMS = 8
+
+
+def fit(text: str, width: int = WIDTH) -> str:
+    """Return a text in at most so many columns, without its middle if it is longer.
+
+    Examples
+    --------
+    >>> fit("abcdefghij", 7)
+    'abc…hij'
+    """
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def fit_lines(lines: Sequence[str]) -> list[str]:
+    """Return lines, each in at most `WIDTH` columns."""
+    return [fit(line) for line in lines]
+
+
+def fact_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Return facts as aligned lines: a name and a value each; lists have a line for each item.
+
+    Examples
+    --------
+    >>> fact_lines({"num_tokens": 12_345, "split": None, "datasets": ["web", "code"]})
+    ['  tokens    12,345', '  datasets  web', '            code']
+    """
+    rows = []
+    for name, value in facts.items():
+        if value is None or value == [] or value == {}:
+            continue
+        values = value if isinstance(value, list) else [value]
+        # Numbers that name something are no amounts.
+        texts = [str(item) if name in _NAMES else _show(item) for item in values[:_MAX_ITEMS]]
+        if len(values) > _MAX_ITEMS:
+            texts.append(f"and {len(values) - _MAX_ITEMS:,} more; --json lists all")
+        label = name.removeprefix("num_").replace("_", " ")
+        rows += [(label if number == 0 else "", text) for number, text in enumerate(texts)]
+    width = max((len(label) for label, _ in rows), default=0)
+    return [fit(f"  {label.ljust(width)}  {text}") for label, text in rows]
+
+
+def _show(value: Any) -> str:
+    """Return a value as people read it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_show(item)}" for name, item in value.items())
+    return str(value)
+
+
+def fit_table(
+    rows: Sequence[Mapping[str, str]], *, text_columns: Sequence[str], wide: str
+) -> list[str]:
+    """Return rows of cells as a table in which one column gives way to the others.
+
+    Parameters
+    ----------
+    rows
+        Cells by header; all have the same headers.
+    text_columns
+        Headers of columns that are aligned to the left.
+    wide
+        Header of the column whose texts are shortened until all rows fit.
+    """
+    if not rows:
+        return []
+    cells = [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
+    excess = max(map(len, align_columns(cells, text_columns))) - WIDTH
+    column = cells[0].index(wide)
+    room = max(len(wide), 8, max(len(row[column]) for row in cells) - max(excess, 0))
+    fitted = [(*row[:column], fit(row[column], room), *row[column + 1 :]) for row in cells]
+    return fit_lines(align_columns(fitted, text_columns))
