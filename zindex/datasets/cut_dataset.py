@@ -11,6 +11,7 @@ from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.sample_dataset import SampleDataset
 from zindex.maintenance.edits.consumed import ConsumedTable
+from zindex.maintenance.edits.cut_tokens import find_cut_tokens
 from zindex.maintenance.edits.draws import shuffle_cut
 from zindex.plan.journal import Source
 from zindex.samples.batch import SampleBatch
@@ -90,16 +91,7 @@ class CutDataset(SampleDataset):
             Shape (spans,): ``[starts[i], stops[i])``, none empty.
         """
         length = self.parent.config.sequence_length
-        first, last = starts // length, -(-stops // length)
-        counts = last - first
-        owners = np.repeat(np.arange(len(starts)), counts)
-        first_parts = np.cumsum(counts) - counts
-        places = np.arange(len(owners)) - first_parts[owners] + first[owners]
-        samples = self.consumed.find(np.full(len(places), self._row), places)
-        begins, ends = samples * length, (samples + 1) * length
-        begins[first_parts] += starts - first * length
-        ends[first_parts + counts - 1] -= last * length - stops
-        spans = TokenSpans(owners, begins, ends).merge()
+        spans = find_cut_tokens(self.consumed, self._row, length, starts, stops)
         if isinstance(self.parent, CutDataset):
             deeper = self.parent.find_tokens(spans.starts, spans.stops)
             spans = deeper._replace(owners=spans.owners[deeper.owners]).merge()

@@ -17,6 +17,7 @@ from zindex.datasets.sample_dataset import SampleDataset
 from zindex.datasets.utils import Split, current_rank
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
 from zindex.indexing.ensure import BuildRequest
+from zindex.maintenance.edits.draws import find_draws
 from zindex.maintenance.edits.journal import RunJournal
 from zindex.plan.blend_plan import MAX_INT16_DATASETS, BlendPlan
 from zindex.samples.batch import BatchRequest, SampleBatch
@@ -64,7 +65,6 @@ class EditedDataset(SampleDataset):
         self.edits = tuple((entry.position, entry.fingerprint) for entry in journal.entries)
         self.split: Split = blend.split
         self._state = journal.state
-        self._ends = [segment.stop for segment in self._state.segments]
         self._pools = [*map(journal.pools, range(len(self._state.blends)))]
         self._arrays: dict[int, BlendArrays] = {}
         rank = current_rank()
@@ -204,12 +204,8 @@ class EditedDataset(SampleDataset):
         sources, samples
             Shape (positions,), int64: number in `sources`, and position in that dataset.
         """
-        sources, samples = np.empty_like(positions), np.empty_like(positions)
-        segments = np.searchsorted(self._ends, positions, side="right")
-        for number in set(segments.tolist()):
-            segment = self._state.segments[number]
-            inside = np.flatnonzero(segments == number)
-            arrays = self._arrays.get(segment.blend) or self.blend._open_arrays()
-            draws = read_draws(arrays, positions[inside] - segment.start + segment.offset)
-            sources[inside], samples[inside] = self._pools[segment.blend].find(*draws)
-        return sources, samples
+        return find_draws(self._state, self._pools, self._read_blend, positions)
+
+    def _read_blend(self, blend: int, positions: Int64Array) -> list[AnyArray]:
+        """Return datasets and sample numbers of a blend of the run at its own positions."""
+        return read_draws(self._arrays.get(blend) or self.blend._open_arrays(), positions)

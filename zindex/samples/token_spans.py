@@ -10,27 +10,11 @@ import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import VerificationError
+from zindex.indexing.stream_parts import TokenSpans as TokenSpans
+from zindex.indexing.stream_parts import find_stream_parts
 from zindex.samples.batch import Tensors
 from zindex.samples.tensors import TextSettings, make_text_tensors
-from zindex.samples.texts import IndexedText, Texts, read_bounds, read_tokens
-from zindex.store.rows import Spans, read_many
-
-
-class TokenSpans(NamedTuple):
-    """Spans of the token stream of an index; those of one owner are in order and never touch."""
-
-    #: Shape (spans,): what each span is part of, such as a sample.
-    owners: Int64Array
-    #: Shape (spans,) each: first token, and one after the last.
-    starts: Int64Array
-    stops: Int64Array
-
-    def merge(self) -> "TokenSpans":
-        """Return the spans with adjacent ones of an owner merged."""
-        is_first = np.ones(len(self.owners), np.bool_)
-        is_first[1:] = (np.diff(self.owners) != 0) | (self.starts[1:] != self.stops[:-1])
-        is_last = np.append(is_first[1:], True)
-        return TokenSpans(self.owners[is_first], self.starts[is_first], self.stops[is_last])
+from zindex.samples.texts import Bounds, IndexedText, Texts, read_bounds, read_tokens
 
 
 class SpanTexts(NamedTuple):
@@ -63,47 +47,31 @@ def read_token_spans(text: IndexedText, starts: Int64Array, stops: Int64Array) -
     VerificationError
         If the index refers to tokens that do not exist in a document, or data are damaged.
     """
-    length, extra = text.settings.sequence_length, text.settings.extra
-    sizes = stops - starts
-    first = np.minimum(starts // length, len(text.arrays.sample_index) - 2)
-    last = np.maximum(-(-(stops - extra) // length), first + 1)
-    boundaries = np.concatenate([first, last])
-    [rows] = read_many([Spans(text.arrays.sample_index, boundaries, boundaries + 1)])
-    (row, offset), (last_row, last_offset) = rows.astype(np.int64).reshape(2, -1, 2).swapaxes(1, 2)
-    counts = last_row - row + 1
-    if (counts < 1).any():
-        raise _damaged(text, starts, stops, int(np.argmax(counts < 1)))
-    [numbers] = read_many([Spans(text.arrays.document_index, row, last_row + 1)])
-    documents = numbers.astype(np.int64)
-    spans = np.repeat(np.arange(len(starts)), counts)
-    last_parts = np.cumsum(counts) - 1
-    first_parts = last_parts - counts + 1
-    bounds = read_bounds([(text.documents, slice(None))], documents)
-    begins = np.zeros_like(documents)
-    begins[first_parts] = offset
-    ends = bounds.lengths.copy()
-    ends[last_parts] = last_offset + extra
-    # Offset of each document's tokens from the first token of the span.
-    lengths = ends - begins
-    before = np.cumsum(lengths) - lengths
-    places = before - before[first_parts][spans] - (starts - first * length)[spans]
-    low = np.maximum(places, 0)
-    high = np.minimum(places + lengths, sizes[spans])
-    kept = np.flatnonzero(high > low)
-    found = np.bincount(spans[kept], (high - low)[kept], len(starts)).astype(np.int64)
-    found[spans[(begins < 0) | (lengths < 0) | (ends > bounds.lengths)]] = -1
-    if (found != sizes).any():
-        raise _damaged(text, starts, stops, int(np.argmax(found != sizes)))
-    spans, offsets, lengths = spans[kept], low[kept], (high - low)[kept]
+    settings, sizes = text.settings, stops - starts
+    known: list[Bounds] = []
+
+    def read_lengths(documents: Int64Array) -> Int64Array:
+        known.append(read_bounds([(text.documents, slice(None))], documents))
+        return known[0].lengths
+
+    parts = find_stream_parts(
+        text.arrays,
+        read_lengths,
+        starts,
+        stops,
+        length=settings.sequence_length,
+        extra=settings.extra,
+        refuse=lambda span: _damaged(text, starts, stops, span),
+    )
     tokens = np.empty(int(sizes.sum()), text.documents.tokens.dtype)
     read_tokens(
         [(text.documents, slice(None))],
-        (bounds.starts + begins + low - places)[kept],
-        lengths,
+        known[0].starts[parts.places] + parts.begins,
+        parts.lengths,
         tokens,
-        (np.cumsum(sizes) - sizes)[spans] + offsets,
+        (np.cumsum(sizes) - sizes)[parts.spans] + parts.offsets,
     )
-    return SpanTexts(tokens, spans, documents[kept], offsets, lengths)
+    return SpanTexts(tokens, parts.spans, parts.documents, parts.offsets, parts.lengths)
 
 
 def _damaged(

@@ -138,6 +138,34 @@ class PoolTable:
             row = int(self._next[row])
 
 
+def find_draws(
+    state: RunState,
+    pools: Sequence[PoolTable],
+    read: Callable[[int, Int64Array], Sequence[AnyArray]],
+    positions: Int64Array,
+) -> Draws:
+    """Return the samples at positions of an edited run.
+
+    Parameters
+    ----------
+    state, pools
+        The run, and the mapping of each of its blends.
+    read
+        Returns datasets and sample numbers of a blend, by its number, at its own positions.
+    positions
+        Shape (positions,), int64, each in ``[0, state.num_samples)``.
+    """
+    sources, samples = np.empty_like(positions), np.empty_like(positions)
+    ends = [segment.stop for segment in state.segments]
+    segments = np.searchsorted(ends, positions, side="right")
+    for number in set(segments.tolist()):
+        segment = state.segments[number]
+        inside = np.flatnonzero(segments == number)
+        draws = read(segment.blend, positions[inside] - segment.start + segment.offset)
+        sources[inside], samples[inside] = pools[segment.blend].find(*draws)
+    return Draws(sources, samples)
+
+
 def blocks_of(spans: Iterable[tuple[int, int]], length: int) -> Iterator[tuple[int, int]]:
     """Yield spans split at the multiples of a length."""
     for start, stop in spans:
