@@ -20,6 +20,7 @@ from zindex.kernels.bijection import (
     NUM_WORDS,
     permute,
     permute_range,
+    unpermute,
 )
 
 SIZES = st.one_of(st.integers(1, 300), st.integers(1, MAX_SIZE))
@@ -277,3 +278,22 @@ def test_empty_permutations_are_empty():
     assert permute(np.empty(0, np.int64), 0, keys).size == 0
     assert whole(0, keys).size == 0
     assert whole(1, keys).tolist() == [0]
+
+
+@given(st.integers(1, MAX_SIZE), st.integers(0, 2**32), st.data())
+def test_inverse_undoes_the_permutation(size, seed, data):
+    keys = make_keys(seed)
+    positions = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), np.int64)
+    assert np.array_equal(unpermute(permute(positions, size, keys), size, keys), positions)
+    assert np.array_equal(permute(unpermute(positions, size, keys), size, keys), positions)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 17, 300, 4**4 + 1])
+def test_inverse_of_every_element(size):
+    keys = make_keys(size)
+    assert np.array_equal(unpermute(whole(size, keys), size, keys), np.arange(size))
+
+
+def test_inverse_refuses_what_is_no_element():
+    with pytest.raises(PlanError, match=r"elements must lie in \[0, 5\), got 0 to 5"):
+        unpermute(np.array([0, 5]), 5, make_keys(1))

@@ -1,6 +1,6 @@
 """Shuffles within epochs, and arrays that are computed on read instead of being stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -9,12 +9,12 @@ import numpy as np
 
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
-from zindex.kernels.bijection import permute, permute_range
+from zindex.kernels.bijection import permute, permute_range, unpermute
 from zindex.plan.build_plan import CountedPlan, SplitPlan
 from zindex.plan.keys import Stage
 from zindex.store.layout import ArrayShape
 from zindex.store.open import Store
-from zindex.store.rows import RowReader
+from zindex.store.rows import RowReader, Spans
 
 
 def permute_epochs(
@@ -75,12 +75,17 @@ def fill_shuffle(plan: SplitPlan, sample_starts: Int64Array, start: int, out: An
     -----
     Law: the samples of each epoch fill that epoch's positions.
     """
+    permute_epochs(plan, Stage.SAMPLE, start, out, _epoch_finder(sample_starts))
 
-    def find_epoch(position: int) -> tuple[int, int, int]:
-        epoch = int(np.searchsorted(sample_starts, position, side="right")) - 1
-        return epoch, int(sample_starts[epoch]), int(sample_starts[epoch + 1])
 
-    permute_epochs(plan, Stage.SAMPLE, start, out, find_epoch)
+def _epoch_finder(starts: Int64Array) -> Callable[[int], tuple[int, int, int]]:
+    """Return the function from a row to its epoch and the rows of that, half-open."""
+
+    def find_epoch(row: int) -> tuple[int, int, int]:
+        epoch = int(np.searchsorted(starts, row, side="right")) - 1
+        return epoch, int(starts[epoch]), int(starts[epoch + 1])
+
+    return find_epoch
 
 
 def copy_overlap(source: AnyArray, first: int, out: AnyArray, start: int) -> None:
@@ -113,8 +118,86 @@ class ComputedArray(RowReader):
         out[:] = self.compute(self.plan, start, stop)
 
 
-class ComputedShuffle(RowReader):
-    """A shuffle within epochs that is not stored, computed for the rows of a read.
+class KeyedEpochs(RowReader):
+    """An order that is shuffled epoch by epoch, computed for the rows of a read; and its inverse.
+
+    Parameters
+    ----------
+    layout
+        The array, as it would be stored.
+    plan, stage
+        They decide the keys.
+    starts
+        Shape (epochs + 1,), int64: row at which each epoch starts.
+    first_value
+        Least value of every epoch; None means that each epoch's values are its rows.
+    """
+
+    def __init__(
+        self,
+        layout: ArrayShape,
+        plan: SplitPlan,
+        stage: Stage,
+        starts: Int64Array,
+        first_value: int | None = None,
+    ) -> None:
+        super().__init__(layout)
+        self.plan = plan
+        self.stage = stage
+        self.starts = starts
+        self.first_value = first_value
+
+    def take(self, rows: Int64Array) -> AnyArray:
+        """Return the values of scattered rows; those of one epoch are computed together."""
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            self.refuse(rows, rows + 1)
+        out: AnyArray = np.empty(len(rows), self.dtype)
+        epochs = np.searchsorted(self.starts, rows, side="right") - 1
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            first, last = self.starts[epoch : epoch + 2].tolist()
+            low = first if self.first_value is None else self.first_value
+            keys = self.plan.round_keys(self.stage, epoch)
+            out[here] = low + permute(rows[here] - first, last - first, keys)
+        return out
+
+    def find_rows(self, values: Int64Array) -> Int64Array:
+        """Return all rows that have one of some values: shape (rows,), int64, in no order.
+
+        A value outside the order has no row.
+        """
+        found = [np.empty(0, np.int64)]
+        for epoch in range(len(self.starts) - 1):
+            first, last = self.starts[epoch : epoch + 2].tolist()
+            low = first if self.first_value is None else self.first_value
+            own = values[(low <= values) & (values < low + last - first)] - low
+            if own.size:
+                keys = self.plan.round_keys(self.stage, epoch)
+                found.append(first + unpermute(own, last - first, keys))
+        return np.concatenate(found)
+
+    @staticmethod
+    def read_round(wanted: Sequence[Spans]) -> list[AnyArray]:
+        """Return spans of several such arrays; those of one array are computed together."""
+        results = []
+        for spans in wanted:
+            reader = spans.reader
+            assert isinstance(reader, KeyedEpochs)
+            starts, stops, out, places = spans.resolve()
+            offsets = np.arange(int((stops - starts).sum()))
+            offsets -= np.repeat(np.cumsum(stops - starts) - (stops - starts), stops - starts)
+            rows = np.repeat(starts, stops - starts) + offsets
+            out[np.repeat(places, stops - starts) + offsets] = reader.take(rows)
+            results.append(out)
+        return results
+
+    def _read(self, start: int, stop: int, out: AnyArray) -> None:
+        find_epoch = _epoch_finder(self.starts)
+        permute_epochs(self.plan, self.stage, start, out, find_epoch, self.first_value)
+
+
+def keyed_shuffle(plan: SplitPlan, sample_starts: Int64Array) -> KeyedEpochs:
+    """Return a shuffle within epochs, computed for the rows of a read.
 
     Parameters
     ----------
@@ -123,27 +206,8 @@ class ComputedShuffle(RowReader):
     sample_starts
         Shape (epochs + 1,), int64: sample at which each epoch starts.
     """
-
-    def __init__(self, plan: CountedPlan, sample_starts: Int64Array) -> None:
-        super().__init__(plan.shuffle_layout_of(int(sample_starts[-1])))
-        self.plan = plan
-        self.sample_starts = sample_starts
-
-    def take(self, rows: Int64Array) -> AnyArray:
-        """Return the samples at scattered positions; those of one epoch are computed together."""
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            self.refuse(rows, rows + 1)
-        out: AnyArray = np.empty(len(rows), self.dtype)
-        epochs = np.searchsorted(self.sample_starts, rows, side="right") - 1
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            first, last = self.sample_starts[epoch : epoch + 2].tolist()
-            keys = self.plan.round_keys(Stage.SAMPLE, epoch)
-            out[here] = first + permute(rows[here] - first, last - first, keys)
-        return out
-
-    def _read(self, start: int, stop: int, out: AnyArray) -> None:
-        fill_shuffle(self.plan, self.sample_starts, start, out)
+    layout = plan.shuffle_layout_of(int(sample_starts[-1]))
+    return KeyedEpochs(layout, plan, Stage.SAMPLE, sample_starts)
 
 
 @dataclass(frozen=True)
@@ -185,7 +249,12 @@ class CountedArrays:
         """Positions to samples: shape (samples,), stored or computed."""
         if self.stored_shuffle is not None:
             return self.stored_shuffle
-        return ComputedShuffle(self.plan, self.sample_starts)
+        return self.keyed_shuffle
+
+    @cached_property
+    def keyed_shuffle(self) -> KeyedEpochs:
+        """The same as `shuffle_index`, computed, and its inverse."""
+        return keyed_shuffle(self.plan, self.sample_starts)
 
     def epochs_of(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of each sample, by its number before the shuffle."""

@@ -7,11 +7,12 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import AnyArray, Int32Array, IntegerArray
 from zindex.indexing import index_tasks
-from zindex.indexing.computed_arrays import ComputedArray
+from zindex.indexing.computed_arrays import ComputedArray, KeyedEpochs, keyed_shuffle
 from zindex.kernels._jit import is_loaded
 from zindex.kernels.early import is_early
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.plan.index_plan import IndexPlan
+from zindex.plan.keys import Stage
 from zindex.store.open import FollowedStore, Store
 from zindex.store.rows import RowReader
 
@@ -55,6 +56,18 @@ def open_index_arrays(store: Store) -> IndexArrays:
         samples,
         ComputedArray(plan.shuffle_layout, plan, index_tasks.compute_shuffle),
     )
+
+
+def keyed_documents(plan: IndexPlan) -> KeyedEpochs:
+    """Return the document index of the scalable order, with its inverse."""
+    starts = np.arange(plan.epochs.num_epochs + 1) * plan.num_documents
+    return KeyedEpochs(plan.document_layout, plan, Stage.DOCUMENT, starts, plan.start)
+
+
+def keyed_samples(plan: IndexPlan) -> KeyedEpochs:
+    """Return the shuffle index of the scalable order, with its inverse."""
+    starts = [plan.samples_of_epoch(epoch)[0] for epoch in range(plan.epochs.num_epochs)]
+    return keyed_shuffle(plan, np.array([*starts, plan.num_samples], np.int64))
 
 
 def compute_index_arrays(plan: IndexPlan, lengths: Int32Array) -> IndexArrays:

@@ -43,6 +43,12 @@ def test_draws_of_draws_are_the_remaining_samples(seed: int) -> None:
         table = table_of({5: found, 7: ConsumedSet(), 9: found})
         rows = np.array([0, 2] * size)[:size]
         assert table.find(rows, np.array(numbers)).tolist() == [left[k] for k in numbers]
+        ranks = {sample: k for k, sample in enumerate(left)}
+        every = np.arange(total + 5)
+        left_beyond = [len(left) + k for k in range(5)]
+        expected = [ranks.get(sample, -1) for sample in range(total)] + left_beyond
+        assert table.rank(2, every).tolist() == table.rank(0, every).tolist() == expected
+        assert table.rank(1, every).tolist() == every.tolist()
         found = draw_from(found, numbers, start=int(rng.integers(0, 100)))
         used |= {left[k] for k in numbers}
         assert (found.num_consumed, found.num_left) == (len(used), found.stop - len(used))

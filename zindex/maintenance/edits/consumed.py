@@ -155,6 +155,36 @@ class ConsumedTable:
             values[inside] = found
         return values
 
+    def rank(self, row: int, numbers: Int64Array) -> Int64Array:
+        """Return how many unconsumed numbers of a set are below each of its numbers.
+
+        The inverse of `find`: k for the k-th unconsumed number.
+
+        Parameters
+        ----------
+        row, numbers
+            The row of the set, and shape (numbers,), int64.
+
+        Returns
+        -------
+        ranks
+            Shape (numbers,), int64; -1 for a number that is consumed.
+        """
+        first, stop = int(self.first[row]), int(self.stop[row])
+        ranks = np.where(numbers < first, -1, numbers - stop + int(self.num_left[row]))
+        inside = np.flatnonzero((numbers >= first) & (numbers < stop))
+        if inside.size:
+            bits = numbers[inside] - first
+            blocks = int(self.starts[row]) + bits // bitset.BLOCK_BITS
+            wanted, inverse = np.unique(blocks, return_inverse=True)
+            words = self._blocks(wanted).astype("<u8").view(np.uint8)
+            is_consumed = np.unpackbits(words, axis=1, bitorder="little")
+            before = np.cumsum(is_consumed == 0, axis=1, dtype=np.int64)
+            places = inverse, bits % bitset.BLOCK_BITS
+            found = self.counts[blocks] + before[places] - 1
+            ranks[inside] = np.where(is_consumed[places] == 0, found, -1)
+        return ranks
+
     def _blocks(self, blocks: Int64Array) -> UInt64Array:
         """Return blocks of words: shape (blocks, BLOCK_WORDS)."""
         if isinstance(self.words, RowReader):

@@ -130,6 +130,29 @@ class PoolTable:
         samples = left if self._is_whole else self.consumed.find(rows, left)
         return Draws(self.sources[rows], samples)
 
+    def find_draws(self, source: int, samples: Int64Array) -> tuple[int, Int64Array]:
+        """Return the draws of the blend that give samples of a source: the inverse of `find`.
+
+        Parameters
+        ----------
+        source, samples
+            Number of the source in the run, and shape (samples,), int64: positions in it.
+
+        Returns
+        -------
+        dataset, numbers
+            Number of the dataset in the blend, and its draws, int64, without the samples that were
+            consumed before; -1 and none if the blend does not draw from the source.
+        """
+        for dataset in range(len(self._first)):
+            num_before = 0
+            for row in self.rows_of(dataset):
+                if self.sources[row] == source:
+                    ranks = self.consumed.rank(row, samples)
+                    return dataset, ranks[ranks >= 0] + num_before
+                num_before += int(self.num_left[row])
+        return -1, np.empty(0, np.int64)
+
     def rows_of(self, blend_dataset: int) -> Iterator[int]:
         """Yield the rows of the sources that a dataset of the blend is drawn from."""
         row = int(self._first[blend_dataset])

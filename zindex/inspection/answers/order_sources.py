@@ -1,0 +1,368 @@
+"""The sources of a run's samples: from positions to parts of documents, and back."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from zindex import schema
+from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import VerificationError
+from zindex.indexing.computed_arrays import KeyedEpochs
+from zindex.indexing.index_arrays import IndexArrays, keyed_documents, keyed_samples
+from zindex.indexing.packing import PackedArrays
+from zindex.indexing.stream_parts import TokenSpans, find_stream_parts
+from zindex.ingest.length_source import LengthSource
+from zindex.kernels.bijection import unpermute
+from zindex.maintenance.edits.consumed import ConsumedTable
+from zindex.maintenance.edits.cut_tokens import find_cut_tokens
+from zindex.maintenance.edits.draws import shuffle_cut
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.journal import Source
+from zindex.plan.keys import Stage, split_key
+from zindex.plan.packing import PackingPlan
+from zindex.store.open import Store
+from zindex.store.rows import RowReader, Spans, read_many
+
+# Rows of a stored array that are searched at a time.
+_BLOCK = 1 << 20
+
+#: An array of an index, stored or in memory.
+Rows = RowReader | AnyArray
+
+
+class SampleParts(NamedTuple):
+    """The parts of documents that samples consist of, in order."""
+
+    #: Shape (parts,): the sample of each part, by its place in the request.
+    owners: Int64Array
+    #: Shape (parts,): number of the document.
+    documents: Int64Array
+    #: Shape (parts,) each: tokens of the document, half-open.
+    starts: Int64Array
+    stops: Int64Array
+
+
+class OrderSource(Protocol):
+    """Samples of one dataset, in the order in which a run draws them."""
+
+    #: Path of the dataset.
+    path: str
+    #: Tokens per sample, without the extra one.
+    sequence_length: int
+
+    def samples_at(self, positions: Int64Array) -> Int64Array:
+        """Return the samples at positions of the source, by their numbers before the shuffle."""
+
+    def parts_of(self, samples: Int64Array) -> SampleParts:
+        """Return the parts of samples, with tokens that are labels only."""
+
+    def epochs_of(self, samples: Int64Array) -> Int64Array:
+        """Return the epoch of the first token of each sample."""
+
+    def find(self, document: int, start: int, stop: int) -> Int64Array:
+        """Return positions of the source that may hold some of a document's tokens, half-open.
+
+        All positions that do are among them.
+        """
+
+
+def take(array: Rows, rows: Int64Array) -> Int64Array:
+    """Return rows of an array by number, as int64."""
+    [found] = read_many([Spans(array, rows, rows + 1)])
+    return found.astype(np.int64)
+
+
+def search(array: Rows, values: Int64Array) -> Int64Array:
+    """Return the rows of an array that have one of some values, ascending."""
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(array), _BLOCK):
+        block = array[start : start + _BLOCK]
+        is_found = block == values[0] if len(values) == 1 else np.isin(block, values)
+        found.append(start + np.flatnonzero(is_found))
+    return np.concatenate(found) if len(values) else found[0]
+
+
+def read_lengths(source: LengthSource, documents: Int64Array) -> Int64Array:
+    """Return the lengths of documents, in tokens."""
+    if isinstance(source.reader, Store):
+        return take(source.reader[schema.SEQUENCE_LENGTH.name], documents)
+    lengths = (source.reader.sequence_lengths(number, number + 1)[0] for number in documents)
+    return np.fromiter(lengths, np.int64, len(documents))
+
+
+def _refuse(path: str, spans: Any, span: int) -> VerificationError:
+    """Return the error of a span whose parts its documents do not have."""
+    return VerificationError(
+        f"tokens [{spans[0][span]}, {spans[1][span]}) of the stream of {path} must be made of parts "
+        "of its documents, its index gives others; restore the data if they changed, or remove the "
+        "index to build it again"
+    )
+
+
+class StreamSource:
+    """Samples cut out of a stream of shuffled documents; see `OrderSource`.
+
+    Parameters
+    ----------
+    path, plan, source
+        The dataset, the plan of its index, and its lengths.
+    arrays
+        The index.
+    """
+
+    def __init__(
+        self, path: str, plan: IndexPlan, source: LengthSource, arrays: IndexArrays
+    ) -> None:
+        self.path, self.plan, self.source = path, plan, source
+        self.sequence_length, self.extra = plan.sequence_length, plan.extra_token
+        self.arrays = arrays
+        self._keyed: tuple[KeyedEpochs, KeyedEpochs] | None = None
+        if plan.order == "scalable":
+            self._keyed = keyed_documents(plan), keyed_samples(plan)
+            if plan.stored == "minimal":  # rows of one request are computed together
+                documents, shuffle = self._keyed
+                self.arrays = IndexArrays(documents, arrays.sample_index, shuffle)
+
+    def samples_at(self, positions: Int64Array) -> Int64Array:
+        """Return the samples at positions."""
+        return take(self.arrays.shuffle_index, positions)
+
+    def epochs_of(self, samples: Int64Array) -> Int64Array:
+        """Return the epoch of the first token of each sample."""
+        return self.epochs_of_tokens(samples * self.sequence_length)
+
+    def epochs_of_tokens(self, tokens: Int64Array) -> Int64Array:
+        """Return the epoch of tokens of the stream."""
+        return tokens // self.plan.epochs.tokens_per_epoch
+
+    def parts_of(self, samples: Int64Array) -> SampleParts:
+        """Return the parts of samples."""
+        starts = samples * self.sequence_length
+        # The last sample of an index may be short.
+        stops = np.minimum(starts + self.sequence_length + self.extra, self._num_tokens)
+        return self.parts_of_tokens(starts, stops)
+
+    def parts_of_tokens(self, starts: Int64Array, stops: Int64Array) -> SampleParts:
+        """Return the parts of spans of the stream, none empty."""
+        found = find_stream_parts(
+            self.arrays,
+            partial(read_lengths, self.source),
+            starts,
+            stops,
+            length=self.sequence_length,
+            extra=self.extra,
+            refuse=partial(_refuse, self.path, (starts, stops)),
+        )
+        stops = found.begins + found.lengths
+        return SampleParts(found.spans, found.documents, found.begins, stops)
+
+    def find(self, document: int, start: int, stop: int) -> Int64Array:
+        """Return positions that may hold some of a document's tokens."""
+        starts, stops = self.find_tokens(document, start, stop)
+        firsts = starts // self.sequence_length
+        lasts = np.minimum((stops - 1) // self.sequence_length + 1, self.plan.num_samples)
+        spans = zip(firsts.tolist(), lasts.tolist(), strict=True)
+        samples = np.unique(np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)]))
+        if self._keyed is not None:
+            return self._keyed[1].find_rows(samples)
+        return search(self.arrays.shuffle_index, samples)
+
+    def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
+        """Return the spans of the stream with some of a document's tokens, one for each epoch.
+
+        A span begins with the token before if there is an extra token: the sample of that one holds
+        the first of these as its last label.
+        """
+        rows = self._find_rows(document)
+        firsts = np.array([self._find_first_token(row) for row in rows.tolist()], np.int64)
+        return np.maximum(firsts + start - self.extra, 0), firsts + stop
+
+    def _find_rows(self, document: int) -> Int64Array:
+        """Return the rows of the document index with a document."""
+        if not self.plan.start <= document < self.plan.stop:
+            return np.empty(0, np.int64)
+        numbers = np.array([document], np.int64)
+        if self._keyed is not None:
+            return self._keyed[0].find_rows(numbers)
+        return search(self.arrays.document_index, numbers)
+
+    def _find_first_token(self, row: int) -> int:
+        """Return the place in the stream of the first token of a row of the document index."""
+        boundaries = self.arrays.sample_index
+        low, high = 0, len(boundaries) - 1
+        while low < high:  # the first boundary in this row or later, or the last one
+            middle = (low + high) // 2
+            if int(boundaries[middle][0]) < row:
+                low = middle + 1
+            else:
+                high = middle
+        other, offset = (int(value) for value in boundaries[low])
+        token = min(low * self.sequence_length, self._num_tokens - self.extra) - offset
+        between = range(other, row) if other < row else range(row, other)
+        documents = self.arrays.document_index[between.start : between.stop]
+        gap = int(read_lengths(self.source, np.asarray(documents, np.int64)).sum())
+        return token + gap if other < row else token - gap
+
+    @cached_property
+    def _num_tokens(self) -> int:
+        """Tokens of the stream."""
+        return self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
+
+
+class CutSource:
+    """The unconsumed samples of a source, cut into samples of a new length; see `OrderSource`.
+
+    Parameters
+    ----------
+    source, number
+        The source, and its number in the run.
+    parent
+        The previous source.
+    consumed
+        The consumed samples of each source, by their order in its token stream.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        number: int,
+        parent: "StreamSource | CutSource",
+        consumed: ConsumedTable,
+    ) -> None:
+        assert source.parent is not None
+        self.source, self.number, self.parent, self.consumed = source, number, parent, consumed
+        self.path, self.sequence_length = parent.path, source.sequence_length
+        self._row = consumed.rows[source.parent]
+
+    @property
+    def base(self) -> StreamSource:
+        """The source with an index."""
+        return self.parent.base if isinstance(self.parent, CutSource) else self.parent
+
+    def samples_at(self, positions: Int64Array) -> Int64Array:
+        """Return the samples at positions."""
+        return shuffle_cut(self.source, self.number, self.base.plan.split, positions)
+
+    def parts_of(self, samples: Int64Array) -> SampleParts:
+        """Return the parts of samples, with the label of the last token of each span."""
+        spans, base = self._spans_of(samples), self.base
+        found = base.parts_of_tokens(spans.starts, spans.stops + base.extra)
+        return found._replace(owners=spans.owners[found.owners])
+
+    def epochs_of(self, samples: Int64Array) -> Int64Array:
+        """Return the epoch of the first token of each sample."""
+        spans = self._spans_of(samples)
+        is_first = np.append(True, np.diff(spans.owners) > 0)
+        return self.base.epochs_of_tokens(spans.starts[is_first])
+
+    def _spans_of(self, samples: Int64Array) -> TokenSpans:
+        """Return the spans of the stream of the base that samples consist of."""
+        length = self.sequence_length
+        return self._find_spans(samples * length, (samples + 1) * length)
+
+    def _find_spans(self, starts: Int64Array, stops: Int64Array) -> TokenSpans:
+        length = self.parent.sequence_length
+        spans = find_cut_tokens(self.consumed, self._row, length, starts, stops)
+        if isinstance(self.parent, CutSource):
+            deeper = self.parent._find_spans(spans.starts, spans.stops)
+            spans = deeper._replace(owners=spans.owners[deeper.owners]).merge()
+        return spans
+
+    def find(self, document: int, start: int, stop: int) -> Int64Array:
+        """Return positions that may hold some of a document's tokens."""
+        starts, stops = self.find_tokens(document, start, stop)
+        length = self.sequence_length
+        spans = zip((starts // length).tolist(), ((stops - 1) // length + 1).tolist(), strict=True)
+        samples = np.unique(np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)]))
+        return self._find_positions(samples[samples < self.source.num_samples])
+
+    def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
+        """Return the spans of this source's tokens with some of a document's; see `StreamSource`."""
+        starts, stops = self.parent.find_tokens(document, start, stop)
+        length = self.parent.sequence_length
+        found = []
+        for first, last in zip(starts.tolist(), stops.tolist(), strict=True):
+            samples = np.arange(first // length, (last - 1) // length + 1)
+            ranks = self.consumed.rank(self._row, samples)
+            low = np.maximum(first - samples * length, 0) + ranks * length
+            high = np.minimum(last - samples * length, length) + ranks * length
+            found.append(np.stack([low, high])[:, ranks >= 0])
+        both = np.concatenate([np.empty((2, 0), np.int64), *found], axis=1)
+        return both[0], both[1]
+
+    def _find_positions(self, samples: Int64Array) -> Int64Array:
+        """Return the positions of samples: the inverse of `samples_at`."""
+        found, start = [np.empty(0, np.int64)], 0
+        source, split = self.source, self.base.plan.split
+        for window, stop in enumerate(source.windows):
+            own = samples[(start <= samples) & (samples < stop)] - start
+            keys = split_key(source.seed, Stage.CUT, split, self.number, window)
+            found.append(start + unpermute(own, stop - start, keys))
+            start = stop
+        return np.concatenate([*found, samples[samples >= start]])
+
+
+class PackedSource:
+    """Samples packed with whole documents; see `OrderSource`.
+
+    Parameters
+    ----------
+    path, source
+        The dataset, and its lengths.
+    arrays
+        The index.
+    """
+
+    def __init__(self, path: str, source: LengthSource, arrays: PackedArrays) -> None:
+        self.path, self.source, self.arrays = path, source, arrays
+        plan: Any = arrays.plan
+        self.plan: PackingPlan = plan
+        self.sequence_length = self.plan.sequence_length
+        shuffle, keyed = arrays.shuffle_index, arrays.keyed_shuffle
+        self._take: Callable[[Int64Array], AnyArray] = partial(take, shuffle)
+        if arrays.stored_shuffle is None:
+            self._take = keyed.take
+
+    def samples_at(self, positions: Int64Array) -> Int64Array:
+        """Return the samples at positions."""
+        return self._take(positions).astype(np.int64)
+
+    def epochs_of(self, samples: Int64Array) -> Int64Array:
+        """Return the epoch of each sample."""
+        return self.arrays.epochs_of(samples)
+
+    def parts_of(self, samples: Int64Array) -> SampleParts:
+        """Return the parts of samples."""
+        bounds = take(self.arrays.sample_offset, np.stack([samples, samples + 1], 1).reshape(-1))
+        starts, stops = bounds[::2], bounds[1::2]
+        [rows] = read_many([Spans(self.arrays.part_index, starts, stops)])
+        documents, begins = rows.astype(np.int64).T
+        owners = np.repeat(np.arange(len(samples)), stops - starts)
+        lengths = np.minimum(read_lengths(self.source, documents) - begins, self.plan.room)
+        return SampleParts(owners, documents, begins, begins + lengths)
+
+    def find(self, document: int, start: int, stop: int) -> Int64Array:
+        """Return positions that may hold some of a document's tokens."""
+        plan, found = self.plan, [np.empty(0, np.int64)]
+        if plan.start <= document < plan.stop:
+            offset = np.array([document - plan.start], np.int64)
+            for epoch in range(len(self.arrays.sample_starts) - 1):
+                keys = plan.round_keys(Stage.DOCUMENT, epoch)
+                place = int(unpermute(offset, plan.num_documents, keys)[0])
+                found.append(self._find_in_partition(document, epoch, place))
+        return self.arrays.keyed_shuffle.find_rows(np.unique(np.concatenate(found)))
+
+    def _find_in_partition(self, document: int, epoch: int, place: int) -> Int64Array:
+        """Return the samples with parts of the document at a place of an epoch's order."""
+        plan, arrays = self.plan, self.arrays
+        number = place * plan.partitions_per_epoch // plan.num_documents
+        partition = epoch * plan.partitions_per_epoch + number
+        while plan.partition_bounds(partition)[2] <= place:
+            partition += 1
+        (first, low, _), (last, high, _) = arrays.partition_starts[partition : partition + 2]
+        parts = low + np.flatnonzero(arrays.part_index[int(low) : int(high)][:, 0] == document)
+        offsets = arrays.sample_offset[int(first) : int(last) + 1]
+        found: Int64Array = first + np.searchsorted(offsets, parts, side="right") - 1
+        return found

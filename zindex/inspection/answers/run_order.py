@@ -1,0 +1,372 @@
+"""The order of one split of a run: from positions to samples and back, without torch.
+
+Indices are read where they are built; small ones are computed in memory. Nothing is written.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zindex.arrays import AnyArray, Int64Array
+from zindex.config import RunConfig, as_config
+from zindex.errors import ConfigError, PlanError, StoreNotFoundError
+from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
+from zindex.indexing.index_arrays import compute_index_arrays, open_index_arrays
+from zindex.indexing.packing import PackedArrays
+from zindex.indexing.run_plan import PlannedIndex, label_paths, plan_run
+from zindex.indexing.store_build import find_index
+from zindex.inspection.answers.order_sources import (
+    CutSource,
+    OrderSource,
+    PackedSource,
+    SampleParts,
+    StreamSource,
+    search,
+    take,
+)
+from zindex.kernels.bijection import unpermute
+from zindex.maintenance.edits.draws import Draws, PoolTable, find_draws
+from zindex.maintenance.edits.journal import RunJournal, open_journal
+from zindex.plan.blend_plan import BlendPlan
+from zindex.plan.build_plan import BuildPlan
+from zindex.plan.journal import RunState, Segment
+from zindex.plan.keys import Stage, split_key
+from zindex.plan.packing import PackingPlan
+from zindex.plan.split import SPLIT_NAMES
+from zindex.store.open import Store
+
+#: Rows up to which an index that is not built is computed in memory.
+MAX_COMPUTED_ROWS = 1 << 22
+
+# Positions of a greedy blend that are read at a time.
+_BLOCK = 1 << 14
+
+RunLike = RunConfig | Mapping[str, Any] | str | os.PathLike[str]
+
+
+class Samples(NamedTuple):
+    """The samples at some positions of a run."""
+
+    #: Shape (positions,): the positions.
+    positions: Int64Array
+    #: Shape (positions,): number of the source of each in `RunOrder.sources`.
+    sources: Int64Array
+    #: Shape (positions,): number of the dataset of each in `RunOrder.paths`.
+    datasets: Int64Array
+    #: Shape (positions,): number of the sample in its source, before the shuffle.
+    samples: Int64Array
+    #: Shape (positions,): epoch of the dataset in which the sample begins.
+    epochs: Int64Array
+    #: The parts of documents; owners are places in these arrays.
+    parts: SampleParts
+
+
+class RunOrder:
+    """Every position of one split of a run, with its edits.
+
+    Parameters
+    ----------
+    config
+        A ``RunConfig``, the mapping of one, or the path of its YAML file.
+    split
+        ``"train"``, ``"valid"`` or ``"test"``.
+
+    Raises
+    ------
+    PlanError
+        If the split has no samples, or several datasets that are not blended.
+    StoreNotFoundError
+        If an index is large and not built.
+    """
+
+    def __init__(self, config: RunLike, split: str = "train") -> None:
+        if split not in SPLIT_NAMES:
+            raise ConfigError(f"split must be one of {', '.join(SPLIT_NAMES)}, got {split!r}")
+        self.config = config = as_config(config)
+        self.split = split
+        plan = plan_run(config)
+        members = {item.dataset: item for item in plan.members if item.plan.split == split}
+        blend = next((item for item in plan.blends if item.split == split), None)
+        self.plans: list[BlendPlan] = [] if blend is None else [blend.plan]
+        self.sources: list[OrderSource] = []
+        self._state: RunState | None = None
+        self._arrays: dict[int, BlendArrays] = {}
+        if blend is None:
+            if len(members) != 1:
+                raise PlanError(
+                    f"{split} of a run must be a blend or one dataset to have an order, got "
+                    f"{len(members)} datasets; give the datasets weights"
+                )
+            self.paths = tuple(members)
+        else:
+            self.paths = blend.datasets
+            if config.packing is None:
+                self._open_edits(open_journal(config, split, plan=plan))
+        if not self.sources:
+            self.sources = [self._open_source(members[path]) for path in self.paths]
+            self.dataset_of = np.arange(len(self.paths))
+
+    def _open_edits(self, journal: RunJournal) -> None:
+        """Take the sources and blends of a run that was edited."""
+        if not journal.entries:
+            return
+        self._state = state = journal.state
+        self.paths = state.datasets
+        for number, facts in enumerate(state.blends[1:], start=1):
+            self.plans.append(journal.blend_plan(facts, number))
+        self._pools: list[PoolTable] = [*map(journal.pools, range(len(state.blends)))]
+        for number, source in enumerate(state.sources):
+            if source.parent is None:
+                self.sources.append(self._open_source(journal.index_of(number)))
+            else:
+                parent: Any = self.sources[source.parent]
+                consumed = journal.cut_table(source.blend)
+                self.sources.append(CutSource(source, number, parent, consumed))
+        self.dataset_of = np.array([source.dataset for source in state.sources])
+
+    def _open_source(self, item: PlannedIndex[Any]) -> OrderSource:
+        """Return the source of an index, opened or computed."""
+        plan, store = item.plan, self._find_store(item.plan, item.name)
+        if isinstance(plan, PackingPlan):
+            assert store is not None
+            return PackedSource(item.dataset, item.source, PackedArrays.open(store))
+        if store is not None:
+            arrays = open_index_arrays(store)
+        else:
+            arrays = compute_index_arrays(plan, item.source.lengths(plan.start, plan.stop))
+        return StreamSource(item.dataset, plan, item.source, arrays)
+
+    def _find_store(self, plan: BuildPlan, name: str) -> Store | None:
+        """Return the built store of a plan, or None if it is small enough to be computed."""
+        store = find_index(plan.store_plan(self.config.index))
+        is_small = plan.num_build_rows <= MAX_COMPUTED_ROWS and not isinstance(plan, PackingPlan)
+        if store is None and not is_small:
+            raise StoreNotFoundError(
+                f"the index of {name} must be built to be asked, it is not in {self.config.index}; "
+                "run `zindex build` first"
+            )
+        return store
+
+    def _open_blend(self, number: int) -> BlendArrays:
+        """Return the arrays of a blend, opened once."""
+        if number not in self._arrays:
+            plan = self.plans[number]
+            store = self._find_store(plan, f"blend {self.split}")
+            arrays = compute_blend_arrays(plan) if store is None else open_blend_arrays(store)
+            self._arrays[number] = arrays
+        return self._arrays[number]
+
+    def __len__(self) -> int:
+        return self._segments[-1].stop if self._segments else 0
+
+    @cached_property
+    def _segments(self) -> tuple[Segment, ...]:
+        """Spans of the run, each a span of one blend, or of its only dataset."""
+        if self._state is not None:
+            return self._state.segments
+        if self.plans:
+            return (Segment(0, self.plans[0].num_samples, 0, 0),)
+        [source] = self.sources
+        arrays: Any = getattr(source, "arrays", None)
+        return (Segment(0, len(arrays.shuffle_index), 0, 0),)
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Short names of the datasets by path."""
+        return label_paths(self.paths)
+
+    def find_dataset(self, name: str | int) -> int:
+        """Return the number of a dataset from its path, its short name or its number.
+
+        Raises
+        ------
+        ConfigError
+            If the run has no such dataset.
+        """
+        for number, (path, label) in enumerate(self.labels.items()):
+            if name in (path, label) or str(name) == str(number):
+                return number
+            if os.path.abspath(path) == os.path.abspath(str(name)):
+                return number
+        names = ", ".join(list(self.labels.values())[:8])
+        raise ConfigError(f"a dataset must be one of the run, got {name!r}; it has {names}")
+
+    def check(self, start: int, stop: int) -> None:
+        """Refuse positions outside the run."""
+        if not 0 <= start < stop <= len(self):
+            raise PlanError(
+                f"positions must lie in [0, {len(self):,}), the samples of {self.split}, got "
+                f"[{start:,}, {stop:,}); name some of these"
+            )
+
+    def find_draws(self, positions: Int64Array) -> Draws:
+        """Return the sources of positions, and the places in these; shape (positions,) each."""
+        if self._state is not None:
+            return find_draws(self._state, self._pools, self._read_blend, positions)
+        if not self.plans:
+            return Draws(np.zeros_like(positions), positions)
+        return Draws(*self._read_blend(0, positions))
+
+    def _read_blend(self, number: int, positions: Int64Array) -> list[Int64Array]:
+        """Return datasets and sample numbers of a blend at its own positions."""
+        plan, arrays = self.plans[number], self._open_blend(number)
+        if plan.order == "scalable" and plan.shuffle == "keyed" and plan.stored == "minimal":
+            return _compute_draws(plan, positions)
+        return [take(arrays.dataset_index, positions), take(arrays.dataset_sample_index, positions)]
+
+    def read(self, positions: Int64Array) -> Samples:
+        """Return the samples at positions with the parts of documents that they consist of.
+
+        Parameters
+        ----------
+        positions
+            Shape (positions,), int64, each in ``[0, len(self))``.
+        """
+        sources, places = self.find_draws(positions)
+        samples, epochs = np.empty_like(positions), np.empty_like(positions)
+        parts = []
+        for number in np.unique(sources).tolist():
+            own = np.flatnonzero(sources == number)
+            source = self.sources[number]
+            samples[own] = source.samples_at(places[own])
+            epochs[own] = source.epochs_of(samples[own])
+            found = source.parts_of(samples[own])
+            parts.append(found._replace(owners=own[found.owners]))
+        joined = SampleParts(*map(np.concatenate, zip(*parts, strict=True)))
+        order = np.argsort(joined.owners, kind="stable")
+        sorted_parts = SampleParts(*(column[order] for column in joined))
+        datasets = self.dataset_of[sources].astype(np.int64)
+        return Samples(positions, sources, datasets, samples, epochs, sorted_parts)
+
+    def find(self, dataset: int, document: int, start: int, stop: int) -> Samples:
+        """Return the samples that hold some of a document's tokens, by position.
+
+        Parameters
+        ----------
+        dataset, document
+            Numbers of the dataset in `paths`, and of the document in it.
+        start, stop
+            Tokens of the document, half-open, not empty.
+
+        Returns
+        -------
+        samples
+            Their parts are those within the tokens only.
+        """
+        found = [np.empty(0, np.int64)]
+        for number, source in enumerate(self.sources):
+            if self.dataset_of[number] == dataset:
+                places = source.find(document, start, stop)
+                found.append(self._find_positions(number, places))
+        samples = self.read(np.unique(np.concatenate(found))) if any(map(len, found)) else None
+        if samples is None:
+            nothing = np.empty(0, np.int64)
+            return Samples(*[nothing] * 5, SampleParts(*[nothing] * 4))
+        parts = samples.parts
+        starts, stops = np.maximum(parts.starts, start), np.minimum(parts.stops, stop)
+        kept = (parts.documents == document) & (starts < stops)
+        rows, owners = np.unique(parts.owners[kept], return_inverse=True)
+        inside = SampleParts(owners, parts.documents[kept], starts[kept], stops[kept])
+        return Samples(*(column[rows] for column in samples[:5]), inside)
+
+    def _find_positions(self, source: int, places: Int64Array) -> Int64Array:
+        """Return the positions of the run at places of a source: the inverse of `find_draws`."""
+        if not self.plans:
+            return places
+        found = [np.empty(0, np.int64)]
+        for number, plan in enumerate(self.plans):
+            dataset, draws = source, places
+            if self._state is not None:
+                dataset, draws = self._pools[number].find_draws(source, places)
+            if not draws.size:
+                continue
+            own = invert_blend(plan, self._open_blend(number), dataset, np.unique(draws))
+            for segment in self._segments:
+                if segment.blend == number:
+                    shifted = own - segment.offset + segment.start
+                    found.append(shifted[(shifted >= segment.start) & (shifted < segment.stop)])
+        return np.concatenate(found)
+
+
+def _compute_draws(plan: BlendPlan, positions: Int64Array) -> list[Int64Array]:
+    """Return datasets and samples of scattered positions of a keyed blend, computed together."""
+    from zindex.indexing.blend_arrays import locate_samples
+    from zindex.kernels.bijection import permute
+
+    keys = split_key(plan.seed, Stage.BLEND, plan.split)
+    numbers = permute(positions, plan.num_samples, keys)
+    return [column.astype(np.int64) for column in locate_samples(plan, numbers)]
+
+
+def invert_blend(
+    plan: BlendPlan, arrays: BlendArrays, dataset: int, numbers: Int64Array
+) -> Int64Array:
+    """Return the positions of a blend at which samples of one dataset are drawn.
+
+    Parameters
+    ----------
+    plan, arrays
+        The blend.
+    dataset
+        Number of the dataset in the blend.
+    numbers
+        Shape (numbers,), int64, ascending: samples of the dataset; the blend need not draw all.
+
+    Returns
+    -------
+    positions
+        Shape (drawn,), int64.
+
+    Notes
+    -----
+    Cost: a keyed blend is inverted; a greedy one, which draws each dataset in order, is searched
+    around the position that the weight of the dataset suggests; a uniform one is read as a whole.
+    """
+    counts = np.asarray(arrays.dataset_count)
+    numbers = numbers[numbers < int(counts[dataset])]
+    if not numbers.size:
+        return numbers
+    if plan.order == "scalable" and plan.shuffle == "keyed":
+        keys = split_key(plan.seed, Stage.BLEND, plan.split)
+        return unpermute(numbers + int(counts[:dataset].sum()), plan.num_samples, keys)
+    if plan.order == "scalable":
+        rows = search(arrays.dataset_index, np.array([dataset]))
+        samples = take(arrays.dataset_sample_index, rows)
+        return rows[np.isin(samples, numbers)]
+    found = [_find_greedy(arrays, dataset, number, int(counts[dataset])) for number in numbers]
+    return np.array(found, np.int64)
+
+
+def _find_greedy(arrays: BlendArrays, dataset: int, number: int, count: int) -> int:
+    """Return the position of one draw of a greedy blend, by interpolation."""
+    low, high = 0, len(arrays.dataset_index)
+    distance = high / count  # positions from one draw of the dataset to the next, on average
+    guess, width = int(number * distance), _BLOCK
+    while low < high:
+        start = min(max(guess - width // 2, low), high - 1)
+        stop = min(start + width, high)
+        rows = np.flatnonzero(arrays.dataset_index[start:stop] == dataset)
+        if not rows.size:  # the dataset is rare here
+            if start == low:
+                low = stop
+            elif stop == high:
+                high = start
+            width *= 2
+            continue
+        first, last = (start + int(rows[place]) for place in (0, -1))
+        samples: AnyArray = arrays.dataset_sample_index[first : last + 1][rows - rows[0]]
+        place = int(np.searchsorted(samples, number))
+        if place < len(samples) and samples[place] == number:
+            return start + int(rows[place])
+        if place == 0:
+            high, guess = first, first - int((int(samples[0]) - number) * distance)
+        else:
+            low = last + 1
+            guess = last + int((number - int(samples[-1])) * distance)
+    raise PlanError(
+        f"a blend must draw sample {number} of dataset {dataset} once, its index does not; look for "
+        "damage with `zindex verify`"
+    )
