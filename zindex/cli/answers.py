@@ -5,6 +5,18 @@ from typing import Any
 import click
 
 from zindex.cli import options
+from zindex.cli.edit import parse_range
+
+#: Of commands that name steps: the batches of the training.
+_batches = options.join(
+    options.value("--global-batch-size", type=int, metavar="B", help="Samples of a step."),
+    options.value("--micro-batch-size", type=int, help="Samples of a rank at a time."),
+    options.value("--ranks", "num_ranks", type=int, help="Data-parallel ranks."),
+)
+_split = options.first_choice("--split", ["train", "valid", "test"])
+_tokenizer = options.value(
+    "--tokenizer", metavar="FILE", help="Decode with this tokenizer: a file or a folder."
+)
 
 
 @click.command("info")
@@ -32,3 +44,53 @@ def ls_command(folder: str) -> tuple[dict[str, Any], str]:
 
     found = ls(folder)
     return {"entries": [item.to_json() for item in found]}, "\n".join(ls_lines(found))
+
+
+@click.command("trace")
+@click.argument("run_file", metavar="RUN.yaml")
+@options.value("--step", type=int, metavar="N", help="Step of the training, from 0.")
+@options.parsed(
+    "--position", parse=parse_range, metavar="START:STOP", help="Positions of the run instead."
+)
+@options.value("--rank", type=int, help="Only the samples of this data-parallel rank.")
+@_batches
+@_split
+@_tokenizer
+@options.summary()
+def trace_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Show what a step of a training saw.
+
+    Datasets, documents, spans of tokens and epochs, with the texts if there is a tokenizer. The
+    last token of a sample is a label only.
+    """
+    from zindex.inspection.answers.trace import trace
+
+    found = trace(run_file, **settings)
+    return found.to_json(), "\n".join(found.to_lines())
+
+
+@click.command("find")
+@click.argument("run_file", metavar="RUN.yaml")
+@options.value("--dataset", metavar="NAME", help="Path, name or number of a dataset of the run.")
+@options.value("--document", type=int, metavar="D", help="Number of the document in the dataset.")
+@options.parsed(
+    "--tokens", parse=parse_range, metavar="START:STOP", help="Only these tokens of the document."
+)
+@options.value("--text", help="Find a text instead: its exact tokens, in all datasets or in one.")
+@options.value("--tokenizer", metavar="FILE", help="The tokenizer of the text: a file or a folder.")
+@options.value(
+    "--consumed", type=int, metavar="N", help="Samples consumed so far: tell seen from to come."
+)
+@_batches
+@_split
+@options.scheduler
+@options.summary()
+def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Find where a document, some of its tokens or a text are in a run.
+
+    Prints every position that holds them, with its step, rank and epoch.
+    """
+    from zindex.inspection.answers.find import find
+
+    found = find(run_file, **settings)
+    return found.to_json(), "\n".join(found.to_lines())

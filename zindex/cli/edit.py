@@ -10,7 +10,7 @@ from zindex.cli import options
 from zindex.errors import ConfigError
 
 
-def _parse_range(text: str, flag: str) -> tuple[int, int]:
+def parse_range(text: str, flag: str) -> tuple[int, int]:
     """Return the positions of ``START:STOP``."""
     start, _, stop = text.partition(":")
     if not (start.isdecimal() and stop.isdecimal()):
@@ -33,7 +33,7 @@ _weights = partial(
 )
 @_weights("--add", "add", help="A new dataset; repeatable.")
 @options.repeatable("--drop", metavar="PATH", help="A dataset to remove; repeatable.")
-@options.parsed("--skip", parse=_parse_range, metavar="START:STOP", help="Positions to skip.")
+@options.parsed("--skip", parse=parse_range, metavar="START:STOP", help="Positions to skip.")
 @options.value("--sequence-length", type=int, help="Tokens per sample from that position on.")
 @options.value("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
 @options.first_choice("--split", ["train", "valid", "test"], "Split to edit.")

@@ -55,9 +55,9 @@ class Run(NamedTuple):
 def read_samples(config: RunConfig, split: str) -> list[Sample]:
     """Return every position of a run from its torch dataset."""
     tokenizer = FakeTokenizer(vocab_size=None, eod=7)
-    opened: Any = open_run(
-        config, tokenizer, with_provenance=True, create_attention_mask=False
-    )[split]
+    opened: Any = open_run(config, tokenizer, with_provenance=True, create_attention_mask=False)[
+        split
+    ]
     dataset = opened[0] if isinstance(opened, list) else opened
     samples = []
     for position in range(len(dataset)):
@@ -112,12 +112,15 @@ def _single(rng: np.random.Generator, folder: Path, paths: list[str]) -> RunConf
 def _packed(rng: np.random.Generator, folder: Path, paths: list[str]) -> RunConfig:
     """Return a run that packs documents."""
     rules = PackingRules(
-        int(rng.integers(1, 4)), str(rng.choice(["split", "truncate", "drop"]))  # type: ignore[arg-type]
+        int(rng.integers(1, 4)),
+        str(rng.choice(["split", "truncate", "drop"])),  # type: ignore[arg-type]
     )
     config = _draw_settings(rng, {"samples": {"train": 90}, "packing": rules})
     if config.get("store") == "minimal" and config.get("order") != "scalable":
         config["store"] = "all"
-    members = [DatasetConfig(path, weight=w) for path, w in zip(paths, (2.0, 1.0, 1.0), strict=True)]
+    members = [
+        DatasetConfig(path, weight=w) for path, w in zip(paths, (2.0, 1.0, 1.0), strict=True)
+    ]
     return make_config(folder, *members, **config)
 
 
@@ -132,7 +135,7 @@ def _edited(rng: np.random.Generator, folder: Path, paths: list[str]) -> RunConf
         {"reweight": {paths[1]: 4.0}},
         {"add": {paths[2]: 1.0}},
         {"sequence_length": 7},
-        {"skip": (55, 60)},
+        {"skip": (52, 56)},
         {"num_samples": 150},
         {"sequence_length": 3, "reweight": {paths[0]: 0.5}},
     ]

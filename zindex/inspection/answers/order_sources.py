@@ -1,6 +1,5 @@
 """The sources of a run's samples: from positions to parts of documents, and back."""
 
-from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -95,9 +94,9 @@ def read_lengths(source: LengthSource, documents: Int64Array) -> Int64Array:
 def _refuse(path: str, spans: Any, span: int) -> VerificationError:
     """Return the error of a span whose parts its documents do not have."""
     return VerificationError(
-        f"tokens [{spans[0][span]}, {spans[1][span]}) of the stream of {path} must be made of parts "
-        "of its documents, its index gives others; restore the data if they changed, or remove the "
-        "index to build it again"
+        f"tokens [{spans[0][span]}, {spans[1][span]}) of the stream of {path} must be made of "
+        "parts of its documents, its index gives others; restore the data if they changed, or "
+        "remove the index to build it again"
     )
 
 
@@ -164,7 +163,9 @@ class StreamSource:
         firsts = starts // self.sequence_length
         lasts = np.minimum((stops - 1) // self.sequence_length + 1, self.plan.num_samples)
         spans = zip(firsts.tolist(), lasts.tolist(), strict=True)
-        samples = np.unique(np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)]))
+        samples = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)])
+        )
         if self._keyed is not None:
             return self._keyed[1].find_rows(samples)
         return search(self.arrays.shuffle_index, samples)
@@ -233,7 +234,8 @@ class CutSource:
     ) -> None:
         assert source.parent is not None
         self.source, self.number, self.parent, self.consumed = source, number, parent, consumed
-        self.path, self.sequence_length = parent.path, source.sequence_length
+        self.path: str = parent.path
+        self.sequence_length = source.sequence_length
         self._row = consumed.rows[source.parent]
 
     @property
@@ -275,11 +277,13 @@ class CutSource:
         starts, stops = self.find_tokens(document, start, stop)
         length = self.sequence_length
         spans = zip((starts // length).tolist(), ((stops - 1) // length + 1).tolist(), strict=True)
-        samples = np.unique(np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)]))
+        samples = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)])
+        )
         return self._find_positions(samples[samples < self.source.num_samples])
 
     def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
-        """Return the spans of this source's tokens with some of a document's; see `StreamSource`."""
+        """Return the spans of this source's tokens with some of a document's, as its base does."""
         starts, stops = self.parent.find_tokens(document, start, stop)
         length = self.parent.sequence_length
         found = []
@@ -321,9 +325,7 @@ class PackedSource:
         self.plan: PackingPlan = plan
         self.sequence_length = self.plan.sequence_length
         shuffle, keyed = arrays.shuffle_index, arrays.keyed_shuffle
-        self._take: Callable[[Int64Array], AnyArray] = partial(take, shuffle)
-        if arrays.stored_shuffle is None:
-            self._take = keyed.take
+        self._take = partial(take, shuffle) if arrays.stored_shuffle is not None else keyed.take
 
     def samples_at(self, positions: Int64Array) -> Int64Array:
         """Return the samples at positions."""

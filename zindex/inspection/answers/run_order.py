@@ -264,13 +264,14 @@ class RunOrder:
         samples = self.read(np.unique(np.concatenate(found))) if any(map(len, found)) else None
         if samples is None:
             nothing = np.empty(0, np.int64)
-            return Samples(*[nothing] * 5, SampleParts(*[nothing] * 4))
+            parts = SampleParts(nothing, nothing, nothing, nothing)
+            return Samples(nothing, nothing, nothing, nothing, nothing, parts)
         parts = samples.parts
         starts, stops = np.maximum(parts.starts, start), np.minimum(parts.stops, stop)
         kept = (parts.documents == document) & (starts < stops)
         rows, owners = np.unique(parts.owners[kept], return_inverse=True)
         inside = SampleParts(owners, parts.documents[kept], starts[kept], stops[kept])
-        return Samples(*(column[rows] for column in samples[:5]), inside)
+        return Samples._make((*(column[rows] for column in samples[:5]), inside))
 
     def _find_positions(self, source: int, places: Int64Array) -> Int64Array:
         """Return the positions of the run at places of a source: the inverse of `find_draws`."""
@@ -367,6 +368,6 @@ def _find_greedy(arrays: BlendArrays, dataset: int, number: int, count: int) -> 
             low = last + 1
             guess = last + int((number - int(samples[-1])) * distance)
     raise PlanError(
-        f"a blend must draw sample {number} of dataset {dataset} once, its index does not; look for "
-        "damage with `zindex verify`"
+        f"a blend must draw sample {number} of dataset {dataset} once, its index does not; look "
+        "for damage with `zindex verify`"
     )

@@ -1,0 +1,86 @@
+"""Steps, ranks and positions of a training: which step of which rank consumes a position."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zindex.arrays import Int64Array
+from zindex.errors import ConfigError
+from zindex.plan.settings import check_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Batches of a training, in the order of the run: those of `zindex.loader` and of Megatron."""
+
+    #: Samples of all ranks in a step.
+    global_batch_size: int
+    #: Data-parallel ranks.
+    num_ranks: int = 1
+    #: Samples that a rank takes at a time; None takes all of a step at once.
+    micro_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("global_batch_size", self.global_batch_size, 1)
+        check_whole("num_ranks", self.num_ranks, 1)
+        if self.micro_batch_size is not None:
+            check_whole("micro_batch_size", self.micro_batch_size, 1)
+        if self.global_batch_size % self._turn:
+            raise ConfigError(
+                "a global batch must be whole micro-batches of all ranks, got "
+                f"{self.global_batch_size} samples for {self.num_ranks} ranks and micro-batches of "
+                f"{self._micro}; change one of the three"
+            )
+
+    @property
+    def _micro(self) -> int:
+        if self.micro_batch_size is not None:
+            return self.micro_batch_size
+        return max(1, self.global_batch_size // self.num_ranks)
+
+    @property
+    def _turn(self) -> int:
+        """Samples that all ranks take together."""
+        return self._micro * self.num_ranks
+
+    def positions_of(self, step: int, rank: int | None = None) -> Int64Array:
+        """Return the positions of a step, of all ranks or of one.
+
+        Examples
+        --------
+        >>> Steps(8, num_ranks=2, micro_batch_size=2).positions_of(1, rank=1)
+        array([10, 11, 14, 15])
+        """
+        check_whole("step", step, 0)
+        positions = step * self.global_batch_size + np.arange(self.global_batch_size)
+        if rank is None:
+            return positions
+        if not 0 <= rank < self.num_ranks:
+            raise ConfigError(
+                f"a rank must be in [0, {self.num_ranks}), got {rank}; give the number of ranks "
+                "(num_ranks, --ranks)"
+            )
+        own: Int64Array = positions[self.ranks_of(positions) == rank]
+        return own
+
+    def steps_of(self, positions: Int64Array) -> Int64Array:
+        """Return the step of each position."""
+        return positions // self.global_batch_size
+
+    def ranks_of(self, positions: Int64Array) -> Int64Array:
+        """Return the rank of each position."""
+        return positions % self._turn // self._micro
+
+
+def make_steps(
+    global_batch_size: int | None, num_ranks: int | None, micro_batch_size: int | None
+) -> Steps | None:
+    """Return the batches of a training, or None if no size of them is given.
+
+    A global batch of ranks and micro-batches without a size is one micro-batch of each rank.
+    """
+    if global_batch_size is None:
+        if micro_batch_size is None:
+            return None
+        global_batch_size = micro_batch_size * (num_ranks or 1)
+    return Steps(global_batch_size, num_ranks or 1, micro_batch_size)

@@ -1,0 +1,150 @@
+"""Samples of a run as people read them: datasets, documents, spans of tokens, steps and texts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from zindex.inspection.answers.documents import Decoder, Documents
+from zindex.inspection.answers.run_order import RunOrder, Samples
+from zindex.inspection.answers.screen import fit, fit_table
+from zindex.inspection.answers.steps import Steps
+
+# Parts of documents that a screen shows.
+_MAX_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPart:
+    """A part of a document in a sample."""
+
+    document: int
+    #: Tokens of the document, half-open.
+    start: int
+    stop: int
+    #: Its text; None unless it was decoded.
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSample:
+    """One position of a run."""
+
+    position: int
+    #: Step and rank that consume it; None without the size of batches.
+    step: int | None
+    rank: int | None
+    #: Path of the dataset, and its number in the run.
+    dataset: str
+    dataset_id: int
+    #: Number of the sample in the index of the dataset, before the shuffle.
+    sample: int
+    #: Epoch of the dataset in which the sample begins.
+    epoch: int
+    #: In order; tokens that are labels only are among them, as is the last token of a sample.
+    parts: tuple[TracedPart, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, without texts that were not decoded."""
+        parts = [
+            {name: value for name, value in asdict(part).items() if value is not None}
+            for part in self.parts
+        ]
+        return asdict(self) | {"parts": parts}
+
+
+def describe_samples(
+    order: RunOrder, samples: Samples, steps: Steps | None = None, decode: Decoder | None = None
+) -> tuple[TracedSample, ...]:
+    """Return the samples of a run in the order of their positions in the request.
+
+    Parameters
+    ----------
+    order, samples
+        The run, and what it read.
+    steps
+        Batches of the training, for steps and ranks.
+    decode
+        Turns tokens into the texts of the parts; None leaves them out.
+    """
+    none = [None] * len(samples.positions)
+    numbers = none if steps is None else steps.steps_of(samples.positions).tolist()
+    ranks = none if steps is None else steps.ranks_of(samples.positions).tolist()
+    paths = [order.paths[number] for number in samples.datasets.tolist()]
+    parts: list[list[TracedPart]] = [[] for _ in paths]
+    documents = Documents()
+    for owner, document, start, stop in zip(
+        *(column.tolist() for column in samples.parts), strict=True
+    ):
+        text = None
+        if decode is not None:
+            text = decode(documents.read(paths[owner], document, start, stop).tolist())
+        parts[owner].append(TracedPart(document, start, stop, text))
+    columns = (samples.positions, samples.datasets, samples.samples, samples.epochs)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return tuple(
+        TracedSample(
+            position=position,
+            step=numbers[row],
+            rank=ranks[row],
+            dataset=paths[row],
+            dataset_id=dataset,
+            sample=sample,
+            epoch=epoch,
+            parts=tuple(parts[row]),
+        )
+        for row, (position, dataset, sample, epoch) in enumerate(rows)
+    )
+
+
+def dataset_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> list[str]:
+    """Return a table of the datasets of samples."""
+    counts = Counter(sample.dataset for sample in samples)
+    rows = []
+    for path, count in counts.most_common():
+        own = [sample for sample in samples if sample.dataset == path]
+        epochs = sorted({sample.epoch for sample in own})
+        row = {"dataset": labels.get(path, path), "samples": f"{count:,}"}
+        row["documents"] = f"{len({part.document for each in own for part in each.parts}):,}"
+        row["tokens"] = f"{sum(part.stop - part.start for each in own for part in each.parts):,}"
+        row["epochs"] = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+        rows.append(row)
+    return fit_table(rows, text_columns=("dataset", "epochs"), wide="dataset")
+
+
+def sample_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> list[str]:
+    """Return a table of samples with a row for each part; long ones are cut off."""
+    rows: list[dict[str, str]] = []
+    texts: list[str | None] = []
+    for sample in samples:
+        for part in sample.parts:
+            row = {"position": f"{sample.position:,}"}
+            if sample.step is not None:
+                row |= {"step": f"{sample.step:,}", "rank": f"{sample.rank}"}
+            row |= {"dataset": labels.get(sample.dataset, sample.dataset)}
+            row |= {"epoch": f"{sample.epoch}", "document": f"{part.document:,}"}
+            row |= {"tokens": f"{part.start}:{part.stop}"}
+            rows.append(row)
+            texts.append(part.text)
+            if len(rows) > _MAX_ROWS:
+                break
+    shown = fit_table(rows[:_MAX_ROWS], text_columns=("dataset",), wide="dataset")
+    lines = shown[:1]
+    for line, text in zip(shown[1:], texts, strict=False):
+        lines.append(line)
+        if text is not None:
+            lines.append(fit(f"    {text!r}"))
+    if len(rows) > _MAX_ROWS:
+        num_parts = sum(len(sample.parts) for sample in samples)
+        lines.append(f"  and {num_parts - _MAX_ROWS:,} more parts; --json lists all")
+    return lines
+
+
+def as_positions(position: int | tuple[int, int] | range) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the positions of one position or of a half-open pair."""
+    if isinstance(position, int | np.integer):
+        position = (int(position), int(position) + 1)
+    start, stop = (position.start, position.stop) if isinstance(position, range) else position
+    return np.arange(start, stop)
