@@ -45,7 +45,9 @@ def numbers(quick: int, total: int) -> list[Any]:
 class FakeTokenizer:
     """Only what datasets ask of a tokenizer."""
 
-    def __init__(self, *, vocab_size: int | None = 100, eod: int = 0, pad: int | None = -1) -> None:
+    def __init__(
+        self, *, vocab_size: int | None = 1 << 20, eod: int = 0, pad: int | None = -1
+    ) -> None:
         self.vocab_size = vocab_size
         self.eod = eod
         if pad is not None:

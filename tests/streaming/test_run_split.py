@@ -71,6 +71,6 @@ def test_several_datasets_without_a_blend(
 
 
 def test_a_tokenizer_or_its_numbers(tmp_path: Path) -> None:
-    message = "needs its tokenizer, or both eod and vocab_size, got eod=0 and vocab_size=None"
+    message = "or none of them, got eod=0 and vocab_size=None"
     with pytest.raises(ConfigError, match=re.escape(message)):
         open_run_split(tmp_path / "run.yaml", eod=0)

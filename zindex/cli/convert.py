@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _KINDS = ("corpus", "h5", "bin", "jsonl")
 _KEYED_NAME = re.compile(r"\.(h5|hdf5|(jsonl|ndjson)(\.\w+)?)$")
 # Options of corpora alone, and of keyed files alone.
-_CORPUS_NAMES = ("link", "multimodal", "chunk_length", "shard_length")
+_CORPUS_NAMES = (
+    *("link", "multimodal", "chunk_length", "shard_length", "tokenizer", "keep_tokenizer"),
+)
 _KEYED_NAMES = (
     *("chunk_nbytes", "shard_nbytes", "loose", "dtypes", "on_damage", "restart", "num_processes"),
 )
@@ -34,8 +36,16 @@ _KEYED_NAMES = (
 @options.value("--chunk-length", type=int, help="Elements per chunk, the unit of reading.")
 @options.value("--shard-length", type=int, help="Elements per shard file, a multiple of the chunk.")
 @options.flag("--multimodal", "Require a mode for every sequence.")
-@options.value("--chunk-nbytes", type=int, help="Keyed files: bytes per chunk.")
-@options.value("--shard-nbytes", type=int, help="Keyed files: bytes per shard file.")
+@options.value(
+    "--tokenizer",
+    metavar="PATH",
+    help="The tokenizer of the corpora, which the stores keep, also those that are converted "
+    "already: a tokenizer.json, a SentencePiece .model, a .tiktoken file, a vocab.txt, or a "
+    "folder with one.",
+)
+@options.keep_tokenizer
+@options.value("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
+@options.value("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
 @options.flag("--loose", "Accept h5 and bin files whose keys do not match.")
 @options.mapping(
     "--dtype",
@@ -114,6 +124,8 @@ def _convert_corpora(
         link=settings["link"],
         grid=_make_grid(TOKEN_GRID, settings, "length"),
         multimodal=settings["multimodal"] or None,
+        tokenizer=settings["tokenizer"],
+        keep_tokenizer=settings["keep_tokenizer"],
         progress=True,
     )
     counts = ("num_documents", "num_sequences", "num_tokens")

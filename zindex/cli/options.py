@@ -191,6 +191,13 @@ def refuse(context: click.Context, names: Sequence[str], why: str) -> None:
             raise ConfigError(f"{parameter.opts[0]} {why}")
 
 
+keep_tokenizer = value(
+    "--keep-tokenizer/--no-keep-tokenizer",
+    default=True,
+    help="Keep the tokenizer's files in the store, or only what identifies it. [default: keep]",
+)
+
+
 def describe_records(store: Any) -> dict[str, Any]:
     """Return the facts common to all summaries of record stores."""
     return {

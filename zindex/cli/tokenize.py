@@ -121,6 +121,7 @@ _tokenizer_options = options.join(
         parse=json.loads,
         help="Argument of the tokenizer, such as lower_case=false; repeatable.",
     ),
+    options.keep_tokenizer,
 )
 _corpus_options = options.join(
     options.first_choice(

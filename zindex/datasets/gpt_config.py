@@ -76,7 +76,11 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     #: ``epoch`` and ``sample_id``.
     with_provenance: bool = field(default=False, kw_only=True)
 
-    #: zindex: packing rules of packed datasets; None for the defaults.
+    #: Ours: whether every sample is checked to have no ids beyond the tokenizer's ``vocab_size``;
+    #: ``zindex.open_run`` sets it unless the corpora know their tokenizer.
+    check_ids: bool = field(default=False, kw_only=True)
+
+    #: Ours: packing rules of packed datasets; None for the defaults.
     packing: PackingRules | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -133,4 +137,5 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
             own_positions=has_boundaries or bool(self.reset_position_ids),
             num_boundaries=(max_documents or length - 1) + 2 if has_boundaries else 0,
             with_provenance=self.with_provenance,
+            num_ids=self.tokenizer.vocab_size if self.check_ids else None,
         )

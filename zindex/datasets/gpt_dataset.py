@@ -29,7 +29,7 @@ from zindex.samples.masks import (
     _get_ltor_masks_and_position_ids as _get_ltor_masks_and_position_ids,
 )
 from zindex.samples.masks import causal_mask
-from zindex.samples.tensors import TextSettings, make_text_tensors, pad_texts
+from zindex.samples.tensors import TextSettings, check_ids, make_text_tensors, pad_texts
 from zindex.samples.texts import IndexedText, Texts
 
 # Megatron Core's names, for its callers.
@@ -270,6 +270,7 @@ def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bo
     labels[:num_labels] = text[1:]  # without an extra token, the last one predicts nothing
     if not is_padding:
         loss_mask[:num_labels] = is_text[1:]
+    check_ids(text[:length], labels, settings.num_ids)
     item = {"tokens": torch.from_numpy(text[:length]), "labels": torch.from_numpy(labels)}
     if settings.has_masks:
         item["attention_mask"] = causal_mask(length, torch.device("cpu"))

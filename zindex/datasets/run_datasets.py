@@ -13,11 +13,13 @@ from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, plan_run
+from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run, read_notes
 from zindex.maintenance.edits.journal import find_journals
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.lengths import adopt_source
 from zindex.store.open import Store
+from zindex.text.kept_tokenizer import check_fit, choose_tokenizer, distinct_notes
+from zindex.text.tokenizers.open_tokenizer import as_tokenizer
 
 #: A dataset of a run: of a stream, or packed.
 Member = GPTDataset | PackedGPTDataset
@@ -25,7 +27,7 @@ Member = GPTDataset | PackedGPTDataset
 
 def open_run(
     config: RunConfig | Mapping[str, Any] | str | os.PathLike[str],
-    tokenizer: Any,
+    tokenizer: Any = None,
     *,
     follow: float | None = None,
     **settings: Any,
@@ -42,7 +44,10 @@ def open_run(
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     tokenizer
-        The tokenizer: its special tokens, vocabulary size and identity are used.
+        The tokenizer, whose special tokens, vocabulary size and identity are used: a path, one of
+        Megatron's, or an object of tokenizers, transformers, tiktoken or sentencepiece; see
+        `zindex.text.tokenizers.open_tokenizer.as_tokenizer`. None takes the one that the corpora
+        keep.
     follow
         Timeout in seconds of a sample whose part of an index is not built yet: the datasets are
         returned immediately and built in the background. None, or an edited run, builds all indices
@@ -59,14 +64,19 @@ def open_run(
 
     Raises
     ------
+    ConfigError
+        If the tokenizer is none, or does not fit the corpora.
     ZindexError
         If data are missing, damaged or too small, or another rank failed.
     """
     config = as_config(config)
     plan = plan_run(config)
     journals = find_journals(config, plan)
+    tokenizer, is_known = _find_tokenizer(plan, tokenizer)
     followed = None if journals else follow
-    gpt_config = _make_config(config, tokenizer, {"follow": followed} | settings)
+    gpt_config = _make_config(
+        config, tokenizer, {"follow": followed, "check_ids": not is_known} | settings
+    )
     with open_step() as step, open_builds(gpt_config, step) as builds:
         with collect(builds):
             members = _open_members(plan.members, gpt_config)
@@ -82,6 +92,20 @@ def open_run(
     for item in plan.members:
         datasets.setdefault(item.plan.split, []).append(members[item.dataset, item.plan.split])
     return dict(datasets)
+
+
+def _find_tokenizer(plan: RunPlan, given: Any) -> tuple[Any, bool]:
+    """Return the given tokenizer, or else the one that the corpora keep.
+
+    It fits the corpora that know theirs; the second value is whether all do.
+    """
+    sources = {item.dataset: item.source for item in plan.members}
+    notes = read_notes(list(sources.values()))
+    tokenizer = choose_tokenizer(notes) if given is None else as_tokenizer(given)
+    known = distinct_notes(notes)
+    for path, note in known if given is not None or len(known) > 1 else ():
+        check_fit(tokenizer, path, note)
+    return tokenizer, all(note is not None and note.vocab_size for note in notes.values())
 
 
 def _make_config(config: RunConfig, tokenizer: Any, settings: dict[str, Any]) -> GPTDatasetConfig:

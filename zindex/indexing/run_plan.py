@@ -32,6 +32,8 @@ from zindex.plan.journal import BlendFacts
 from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.open import Store
+from zindex.store.tokenizer_note import TokenizerNote
+from zindex.text.kept_tokenizer import check_blend
 
 P = TypeVar("P", bound=SplitPlan)
 
@@ -167,11 +169,15 @@ def plan_run(
     ------
     StoreNotFoundError, SourceError
         If a dataset is missing or damaged.
+    ConfigError
+        If datasets that are blended have different tokenizers.
     PlanError
         If samples are requested of a split without tokens, or too many of a dataset.
     """
     if sources is None:
         sources = open_here([dataset.path for dataset in config.members], require_bin=require_bin)
+    if config.blend_kind is not None:
+        check_blend(read_notes(sources))
     spans = {
         split: [split_range(source.facts.num_sequences, bookends) for source in sources]
         for split, bookends in zip(SPLIT_NAMES, config.split_matrix, strict=True)
@@ -337,6 +343,13 @@ def open_here(paths: Sequence[str], *, require_bin: bool = True) -> list[LengthS
     """Return the opened datasets, several opened at a time; raises as `open_source` does."""
     num_threads = min(_NUM_OPENERS, len(paths))
     return map_in_threads(num_threads, partial(open_source, require_bin=require_bin), paths)
+
+
+def read_notes(sources: Sequence[LengthSource]) -> dict[str, TokenizerNote | None]:
+    """Return what each dataset knows of its tokenizer, by its path."""
+    num_threads = min(_NUM_OPENERS, len(sources))
+    notes = map_in_threads(num_threads, LengthSource.read_note, sources)
+    return {source.path: note for source, note in zip(sources, notes, strict=True)}
 
 
 def has_much_to_check(paths: Iterable[str]) -> bool:

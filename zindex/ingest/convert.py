@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from zindex import schema
 from zindex.errors import ConfigError
 from zindex.execution.executor import Executor, run_builds, run_together
@@ -20,6 +22,8 @@ from zindex.store.layout import ArrayLayout, ChunkGrid, fit_chunks
 from zindex.store.open import Store
 from zindex.store.shard_files import ShardResult, store_shard
 from zindex.store.tokens import LINK, open_tokens
+from zindex.text.kept_tokenizer import describe_tokenizer
+from zindex.text.text_encoder import TokenizerLike
 
 #: Default grid of the tokens: 16 Mi tokens are 32 or 64 MiB, enough to saturate a disk.
 TOKEN_GRID = ChunkGrid(shard_length=1 << 24)
@@ -27,6 +31,8 @@ TOKEN_GRID = ChunkGrid(shard_length=1 << 24)
 # The identity of a corpus includes the first bytes of every block of its .bin: a build cannot be
 # resumed with other data, and a petabyte need not be read twice.
 _BIN_BLOCK_NBYTES, _BIN_SAMPLE_NBYTES = 1 << 26, 1 << 16
+# Tokens that one task compares with a tokenizer.
+_BLOCK_LENGTH = 1 << 24
 
 
 def convert(
@@ -37,6 +43,8 @@ def convert(
     link: bool = False,
     grid: ChunkGrid | None = None,
     multimodal: bool | None = None,
+    tokenizer: TokenizerLike | None = None,
+    keep_tokenizer: bool = True,
     progress: bool = False,
 ) -> list[Store]:
     """Convert tokenised corpora to Zarr token stores; finished stores and shards are kept.
@@ -57,7 +65,13 @@ def convert(
     grid
         Elements per chunk and shard of every array, and the codec; None uses the defaults.
     multimodal
-        True requires a mode for each sequence; None keeps modes if present.
+        True demands a mode per sequence; None takes them where there are any.
+    tokenizer
+        The tokenizer of the corpora, a path or an object, which the stores keep, also those that
+        are converted already; all tokens are read once to see that it has them. None keeps none.
+    keep_tokenizer
+        Whether the stores keep the tokenizer's files too, or only its identity, its number of ids
+        and the digest of its vocabulary.
     progress
         Whether to show progress bars on a terminal, or log lines otherwise.
 
@@ -72,9 +86,10 @@ def convert(
         If a pair is missing or damaged, before anything is written; or if a finished store links to
         a missing ``.bin``.
     ConfigError
-        If a store would link to object storage.
+        If a store would link to object storage, or the tokenizer lacks a token of a corpus; nothing
+        is written then.
     FingerprintMismatchError
-        If a store with other content already exists.
+        If a store of other content, or with another tokenizer, is already there.
 
     Notes
     -----
@@ -90,10 +105,18 @@ def convert(
     root = place_of(store_url)
     is_one = isinstance(prefix, (str, os.PathLike)) and not is_glob(os.fspath(prefix))
     roots = [root] if is_one else _name_stores(prefixes, root)
+    kept = None
+    if tokenizer is not None:
+        kept = describe_tokenizer(tokenizer, keep_files=keep_tokenizer)
+        for root in roots:
+            kept.check(root)
 
     async def main() -> list[Store]:
+        if kept is not None and (num_ids := kept.note.vocab_size) is not None:
+            await run_together(_check_ids(corpus, num_ids, workers.executor) for corpus in corpora)
+        keep = None if kept is None else kept.write
         return await run_together(
-            convert_corpus(corpus, root, workers, grid, link=link)
+            convert_corpus(corpus, root, workers, grid, link=link, keep=keep)
             for corpus, root in zip(corpora, roots, strict=True)
         )
 
@@ -126,6 +149,7 @@ async def convert_corpus(
     link: bool = False,
     verb: str = "",
     facts: Mapping[str, Any] | None = None,
+    keep: Callable[[Place], None] | None = None,
 ) -> Store:
     """Write a corpus as a token store.
 
@@ -138,7 +162,9 @@ async def convert_corpus(
     link
         Whether to store the path of the ``.bin`` instead of the tokens.
     facts
-        Additional attributes of the store.
+        Further attributes of the store.
+    keep
+        Keeps the tokenizer in the store; None for none.
     """
     plan = await plan_corpus(corpus, root, link, grid, workers.executor)
     name = os.path.basename(corpus.prefix)
@@ -150,9 +176,33 @@ async def convert_corpus(
     if link:
         nbytes = corpus.num_tokens * corpus.dtype.itemsize
         attributes[LINK] = {"path": bin_path(corpus.prefix), "nbytes": nbytes}
-    store = await write_store(plan, workers, f"{name}{verb}", task, facts=attributes)
+    store = await write_store(plan, workers, f"{name}{verb}", task, facts=attributes, keep=keep)
     open_tokens(store)  # a dangling link of a finished store is an error
     return store
+
+
+async def _check_ids(corpus: Corpus, num_ids: int, executor: Executor) -> None:
+    """Check that a tokenizer has every token of a corpus; tasks read them."""
+    if np.iinfo(corpus.dtype).max < num_ids:
+        return
+    name = os.path.basename(corpus.prefix)
+    num_blocks = -(-corpus.num_tokens // _BLOCK_LENGTH)
+    highest = await run_together(
+        executor.run(find_highest, corpus, block, key=f"ids-{name}-{block}")
+        for block in range(num_blocks)
+    )
+    if (found := max(highest, default=-1)) >= num_ids:
+        raise ConfigError(
+            f"a tokenizer must have every token of {corpus.prefix}, which has {found:,}, got one "
+            f"of {num_ids:,} ids; give the tokenizer that the corpus was made with"
+        )
+
+
+def find_highest(corpus: Corpus, block: int) -> int:
+    """Task: the highest id of one block of the tokens."""
+    start = block * _BLOCK_LENGTH
+    stop = min(start + _BLOCK_LENGTH, corpus.num_tokens)
+    return int(corpus.read(schema.TOKENS.name, start, stop).max())
 
 
 async def plan_corpus(

@@ -110,6 +110,7 @@ async def write_store(
     stage: str = "convert",
     facts: Mapping[str, Any] | None = None,
     rows: Mapping[str, AnyArray] = MappingProxyType({}),
+    keep: Callable[[Place], None] | None = None,
 ) -> Store:
     """Write and commit a planned store, keeping committed stores and finished shards.
 
@@ -127,7 +128,10 @@ async def write_store(
     facts
         Attributes of the store that are not part of its identity.
     rows
-        In-memory arrays by name, which need no tasks.
+        Arrays that are in memory here, by their names: they need no tasks.
+    keep
+        Called with the place of the store before the commit, to add what the store keeps next to
+        its arrays; also if it is committed already.
 
     Raises
     ------
@@ -141,6 +145,8 @@ async def write_store(
             plan = await asyncio.to_thread(begin_store, plan)
         else:
             advance(plan.num_shards)
+            if keep is not None:
+                await asyncio.to_thread(keep, plan.root)
             return store
 
         async def write(layout: ArrayLayout, shard: int) -> ShardResult:
@@ -160,6 +166,8 @@ async def write_store(
             for layout in sorted(plan.layouts, key=lambda layout: -layout.nbytes)
             for shard in range(layout.num_shards)
         )
+    if keep is not None:
+        await asyncio.to_thread(keep, plan.root)
     receipts = [result.receipt for result in results]
     await asyncio.to_thread(commit_store, plan, receipts, dict(facts or {}))
     return open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)

@@ -21,6 +21,7 @@ from zindex.plan.build_plan import SourceFacts
 from zindex.store.commit import PLAN_KEY, ROOT_KEY
 from zindex.store.open import Store, open_store
 from zindex.store.rows import RowReader
+from zindex.store.tokenizer_note import TokenizerNote, read_note
 
 #: Lengths per block of the digest; part of the format.
 DIGEST_BLOCK = 1 << 22
@@ -57,6 +58,10 @@ class LengthSource:
     def count_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of sequences ``[start, stop)`` from their offsets."""
         return count_tokens(self.reader, start, stop)
+
+    def read_note(self) -> TokenizerNote | None:
+        """Return what the dataset knows of its tokenizer; None if nothing, as of pairs."""
+        return read_note(self.reader.root) if isinstance(self.reader, Store) else None
 
 
 def count_tokens(reader: Store | IdxFile, start: int, stop: int) -> int:

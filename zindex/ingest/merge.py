@@ -17,7 +17,9 @@ from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
+from zindex.store.tokenizer_note import read_note
 from zindex.store.tokens import open_tokens
+from zindex.text.kept_tokenizer import KeptTokenizer, check_blend, read_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def merge(
         If a source is missing or damaged, or the dtypes of the sources differ, before anything is
         written.
     ConfigError
-        If the formats of the sources differ and ``to`` is None.
+        If the sources have several forms and ``to`` is None, or different tokenizers.
     StoreError
         If a pair already exists.
     FingerprintMismatchError
@@ -100,6 +102,7 @@ def merge(
     parts = [open_corpus(path, multimodal or None) for path in find_corpora(sources)]
     has_modes = any(part.has_modes for part in parts) if multimodal is None else multimodal
     form = to or _common_form(parts)
+    kept = _common_tokenizer(parts)
     corpus = join_corpora(parts, os.path.basename(str(target).rstrip("/")), has_modes)
     base = str(local_path(str(target), "a .bin/.idx pair")) if form == "bin" else ""
     if base:
@@ -107,7 +110,9 @@ def merge(
 
     async def main() -> None:
         if not base:
-            await convert_corpus(corpus, place_of(target), workers, grid, verb=": merge")
+            keep = None if kept is None else kept.write
+            place = place_of(target)
+            await convert_corpus(corpus, place, workers, grid, verb=": merge", keep=keep)
             return
         identity = {"source": [[part.prefix, part.version] for part in parts], "modes": has_modes}
         claim = Claim(write_pair.work_folder(base), identity)
@@ -123,6 +128,18 @@ def merge(
         run_builds(main())
     counts = {name: getattr(corpus, name) for name in COUNTS}
     return MergedCorpus(base or str(place_of(target)), len(parts), **counts)
+
+
+def _common_tokenizer(parts: Sequence[Corpus]) -> KeptTokenizer | None:
+    """Return the tokenizer of all sources; None if one does not know its own."""
+    places = {part.prefix: place_of(part.prefix) for part in parts if part.form == "zarr"}
+    notes = {path: read_note(place) for path, place in places.items()}
+    check_blend(notes)
+    known = {path: note for path, note in notes.items() if note is not None}
+    if len(known) < len({part.prefix for part in parts}):
+        return None
+    largest = max(known, key=lambda path: known[path].vocab_size or 0)
+    return read_kept(places[largest])
 
 
 def _common_form(parts: Sequence[Corpus]) -> CorpusForm:

@@ -255,7 +255,8 @@ def loader(
         A run: its YAML file, mapping or ``RunConfig``, opened as by ``open_run``, which also builds
         missing indices. Or any map-style dataset.
     tokenizer
-        The tokenizer of the run.
+        The tokenizer of the run: a path, one of Megatron's, or an object of tokenizers,
+        transformers, tiktoken or sentencepiece. None takes the one that the corpora keep.
     micro_batch_size
         Samples of this rank in each batch, the same on all ranks.
     split
@@ -350,8 +351,6 @@ def _open_dataset(run: Any, tokenizer: Any, split: str, settings: dict[str, Any]
                 f"and {sorted(settings) or 'a tokenizer'}; set them where the dataset is made"
             )
         return run
-    if tokenizer is None:
-        raise ConfigError("a loader of a run needs a tokenizer, got None; give the run's tokenizer")
     found = open_run(run, tokenizer, **({"create_attention_mask": False} | settings))
     if split not in found:
         raise ConfigError(

@@ -61,7 +61,7 @@ def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | N
     arrays["position_ids"][:] = np.arange(length)
     if settings.has_masks:
         batch["attention_mask"] = tensors.plain_masks(size, length, share=share_mask)
-    return tensors.order_tensors(batch)
+    return tensors.finish_tensors(batch, arrays, settings)
 
 
 def read_plain_text(wanted: BatchRequest) -> AnyArray | None:

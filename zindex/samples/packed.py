@@ -44,7 +44,7 @@ def make_packed_batch(wanted: BatchRequest) -> SampleBatch:
         loss_mask[arrays["tokens"] == settings.eod] = 0.0
     if settings.has_masks:
         batch["attention_mask"] = tensors.document_masks(starts)
-    return SampleBatch(tensors.order_tensors(batch))
+    return SampleBatch(tensors.finish_tensors(batch, arrays, settings))
 
 
 def read_packed_texts(wanted: BatchRequest) -> Texts:

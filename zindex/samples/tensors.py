@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.errors import ConfigError
 from zindex.samples.batch import Arrays, Shapes, Tensors, allocate_arrays
 from zindex.samples.masks import causal_mask
 from zindex.samples.texts import Texts
@@ -34,6 +35,8 @@ class TextSettings(NamedTuple):
     #: Values of ``cu_seqlens``; 0 without boundaries of documents.
     num_boundaries: int
     with_provenance: bool
+    #: Ids of the vocabulary; None if the tokens are known to have no others.
+    num_ids: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -77,8 +80,30 @@ def make_room(
     return allocate_arrays(shapes, dataset_ids)
 
 
-def order_tensors(tensors: Tensors) -> Tensors:
-    """Return the tensors of a batch in the order of an item, plain positions for each sample."""
+def check_ids(tokens: AnyArray, labels: AnyArray, num_ids: int | None) -> None:
+    """Check that the tokens of samples, and the label of the last one, are in the vocabulary.
+
+    Raises
+    ------
+    ConfigError
+        If a token is not.
+    """
+    if num_ids is None or not tokens.size:
+        return
+    highest = max(int(tokens.max()), int(labels[..., -1].max()))
+    if highest >= num_ids:
+        raise ConfigError(
+            f"tokens must be ids of the tokenizer, below {num_ids:,}, a sample has {highest:,}; "
+            "give the tokenizer that the corpus was made with"
+        )
+
+
+def finish_tensors(tensors: Tensors, arrays: Arrays, settings: TextSettings) -> Tensors:
+    """Return the checked tensors of a batch in the order of an item.
+
+    Plain positions are expanded over the samples.
+    """
+    check_ids(arrays["tokens"], arrays["labels"], settings.num_ids)
     size = len(tensors["tokens"])
     tensors["position_ids"] = tensors["position_ids"].expand(size, -1)
     return {name: tensors[name] for name in _FIRST if name in tensors} | tensors
@@ -236,7 +261,7 @@ def make_text_tensors(
         tensors["attention_mask"] = document_masks(starts)
     elif settings.has_masks:
         tensors["attention_mask"] = plain_masks(size, length, share=share_mask)
-    return order_tensors(tensors)
+    return finish_tensors(tensors, arrays, settings)
 
 
 def pad_texts(texts: Texts, pad: int) -> AnyArray:

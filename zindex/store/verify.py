@@ -35,6 +35,7 @@ from zindex.store.layout import ArrayLayout, parse_layouts
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import check_shard
 from zindex.store.signature import SIGNATURE_KEY, check_signature
+from zindex.store.tokenizer_note import FILES_KEY, NOTE_KEY, read_kept_file, read_note
 from zindex.store.tokens import find_link
 
 #: Folder of a repair's recomputed shards; the next repair removes what a killed one left behind.
@@ -186,6 +187,7 @@ def verify_store(
             _check_same(found, f"{layout.name}/{ROOT_KEY}", metadata, problem)
     _check_shards(found, advance)
     _check_link(found)
+    _check_tokenizer(found)
     if key is not None:
         try:
             check_signature(found.root, key)
@@ -331,9 +333,27 @@ def _check_link(found: StoreReport) -> None:
         found.notes.append(f"the tokens lie in {path}, of which only the size was checked")
 
 
+def _check_tokenizer(found: StoreReport) -> None:
+    """Check the tokenizer that the store keeps, if any."""
+    try:
+        note = read_note(found.root)
+    except StoreUnavailableError:
+        raise
+    except (StoreError, VerificationError):
+        found.add(NOTE_KEY, "fails its digest; remove it and add the tokenizer again")
+        return
+    if note is None:
+        return
+    for name in note.files:
+        try:
+            read_kept_file(found.root, note, name)
+        except VerificationError as error:
+            found.add(f"{FILES_KEY}/{name}", str(error).rpartition(name)[2].strip())
+
+
 def _note_other_files(found: StoreReport) -> None:
-    """Note files that are not part of the store."""
-    known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, SIGNATURE_KEY, *_SCRATCH_KEYS}
+    """Note files that are no part of the store."""
+    known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, SIGNATURE_KEY, NOTE_KEY, *_SCRATCH_KEYS}
     known |= {f"{layout.name}/{ROOT_KEY}" for layout in found.layouts}
     for layout in found.layouts:
         known |= {layout.shard_key(shard) for shard in range(layout.num_shards)}
@@ -341,7 +361,7 @@ def _note_other_files(found: StoreReport) -> None:
     with suppress(StoreUnreadableError):  # a folder, whose shards count as damage
         keys = sorted(files.list_keys(found.root, depth=None))
     for key in keys:
-        if key in known or key.startswith(f"{REPAIR_KEY}/"):
+        if key in known or key.startswith((f"{REPAIR_KEY}/", f"{FILES_KEY}/")):
             continue
         if key.endswith(".partial"):
             found.notes.append(f"{key} is what a stopped build left; it can be removed")

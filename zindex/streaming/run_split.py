@@ -25,15 +25,16 @@ def open_run_split(
     split
         ``"train"``, ``"valid"`` or ``"test"``.
     tokenizer
-        Tokenizer of the run; None needs ``eod`` and ``vocab_size`` instead.
+        Tokenizer of the run, as of `zindex.open_run`; None takes ``eod`` and ``vocab_size``, or
+        else the one that the corpora keep.
     eod, vocab_size
         End-of-document id, and number of ids.
 
     Raises
     ------
     ConfigError
-        If the run has no such split, or several datasets for it and no blend, or if neither a
-        tokenizer nor both numbers are given.
+        If the run has no such split, or several datasets for it and no blend; or it has no
+        tokenizer.
     StoreNotFoundError
         If the run is not built.
     """
@@ -43,10 +44,10 @@ def open_run_split(
     from zindex.indexing.run_plan import plan_run
     from zindex.indexing.store_build import find_index
 
-    if tokenizer is None:
+    if tokenizer is None and (eod, vocab_size) != (None, None):
         if eod is None or vocab_size is None:
             raise ConfigError(
-                "a run needs its tokenizer, or both eod and vocab_size, got "
+                "a run needs its tokenizer, both eod and vocab_size, or none of them, got "
                 f"eod={eod} and vocab_size={vocab_size}; give them"
             )
         identifiers = OrderedDict(eod=eod, vocab_size=vocab_size)

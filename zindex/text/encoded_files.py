@@ -9,7 +9,9 @@ import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
+from zindex.io.objects import Place
 from zindex.sources.sample_files import SampleFiles, WrappedFiles
+from zindex.text.kept_tokenizer import describe_tokenizer
 from zindex.text.text_checks import check_unicode
 from zindex.text.text_encoder import TextEncoder
 
@@ -43,6 +45,8 @@ class EncodedFiles(WrappedFiles):
         super().__init__(files, files_fingerprint)
         self.encoder = encoder
         self.skip_damaged = skip_damaged
+        #: Whether a store keeps the tokenizer's files, not only what identifies it.
+        self.keeps_tokenizer = True
         self._tokenizer = encoder.identity()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -59,6 +63,10 @@ class EncodedFiles(WrappedFiles):
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the records, besides the files, as JSON values."""
         return {"tokenizer": self._tokenizer, "vocab_size": self.encoder.vocab_size()}
+
+    def keep_tokenizer(self, root: Place) -> None:
+        """Keep the tokenizer in the store of the records."""
+        describe_tokenizer(self.encoder, keep_files=self.keeps_tokenizer).write(root)
 
     def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Yield the records of samples, in order.

@@ -19,6 +19,7 @@ from zindex.text.tokenizers.base import find_token
 from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokenizer
 from zindex.text.tokenizers.rust_tokenizers import find_tokenizer_file, load_tokenizer_file
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
+from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 #: A path, an object with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
@@ -45,8 +46,9 @@ class TextEncoder:
     ----------
     tokenizer
         The path of a ``tokenizer.json``, of another file that
-        `zindex.text.tokenizers.open_tokenizer` knows, or of the folder of one; an object with
-        ``encode_batch`` or ``encode``; or a function from a text to its ids.
+        `zindex.text.tokenizers.open_tokenizer` knows, or of the folder of one; an object of
+        another library, see `zindex.text.tokenizers.wrapped`, or with ``encode_batch`` or
+        ``encode``; or a function from a text to its ids.
 
     Raises
     ------
@@ -62,7 +64,9 @@ class TextEncoder:
             else:
                 self.path = find_tokenizer_file(Path(tokenizer))
                 tokenizer = load_tokenizer_file(self.path)
-        elif not callable(tokenizer) and not (
+        elif not hasattr(tokenizer, "encode_batch_fast"):  # which takes the same arguments
+            tokenizer = wrap_tokenizer(tokenizer) or tokenizer
+        if not callable(tokenizer) and not (
             hasattr(tokenizer, "encode") or hasattr(tokenizer, "encode_batch")
         ):
             raise ConfigError(

@@ -12,6 +12,8 @@ from zindex.store.commit import parse_json
 
 _CONFIG, _TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 _TEMPLATE = "chat_template.jinja"
+#: Files of settings in the folder of a ``tokenizer.json``.
+SETTINGS_FILES = (_CONFIG, _TOKENS_MAP, _TEMPLATE)
 #: Name of an unnamed chat template.
 DEFAULT = "default"
 
@@ -26,6 +28,11 @@ class TokenizerSettings:
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     #: Special tokens without names.
     additional_tokens: Sequence[str] = ()
+
+    @property
+    def default_template(self) -> str | None:
+        """The unnamed chat template, or None."""
+        return self.chat_templates.get(DEFAULT)
 
 
 def read_tokenizer_settings(file: Path) -> TokenizerSettings:

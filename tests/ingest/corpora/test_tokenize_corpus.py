@@ -71,7 +71,7 @@ def test_pairs_equal_a_plain_loop(sentences: bool, folder: Path) -> None:
 def test_stores_are_what_convert_makes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
     tokenize_corpus(folder / "in", folder / "pair", to="bin", **settings)
-    convert(folder / "pair", folder / "converted", grid=SMALL, client=SERIAL)
+    convert(folder / "pair", folder / "converted", grid=SMALL, **settings)
     monkeypatch.setattr(read_partitions, "BUFFER_NBYTES", 300)
     monkeypatch.setattr(encoded_files, "_MAX_BATCH", 3)
     monkeypatch.setattr(partitions, "PARTITION_NBYTES", 500)

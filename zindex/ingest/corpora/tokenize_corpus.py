@@ -70,6 +70,7 @@ def tokenize_corpus(
     token_dtype: str = "auto",
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
+    keep_tokenizer: bool = True,
     restart: bool = False,
     overwrite: bool = False,
     grid: ChunkGrid | None = None,
@@ -110,6 +111,9 @@ def tokenize_corpus(
     part_nbytes, on_damage, restart, client, num_processes, progress
         See `zindex.ingest.records.import_records.import_records`. Documents without a text are
         damage.
+    keep_tokenizer
+        Whether the store keeps the tokenizer's files too, or only its identity, its number of ids
+        and the digest of its vocabulary. A pair keeps neither.
     overwrite
         Whether to replace an existing pair.
     grid
@@ -157,6 +161,7 @@ def tokenize_corpus(
     texts = text_documents.TextDocuments(
         files, files_fingerprint, settings=settings, encoder=encoder, skip_damaged=skips
     )
+    texts.keeps_tokenizer = keep_tokenizer
     try_first(texts)
     base = str(local_path(str(target), "a .bin/.idx pair")) if to == "bin" else None
     if base is not None:
@@ -199,7 +204,7 @@ class _Work:
         if self.base is not None:
             return None
         other = "a corpus of other texts, or made with other settings"
-        store = self.claim.find_store(_read_identity, other)
+        store = self.claim.find_store(read_identity, other)
         if store is None:
             return None
         return self._describe(store.spec | {"num_skipped": store.attributes[TEXTS]["num_skipped"]})
@@ -246,12 +251,13 @@ class _Work:
             )
             return self._describe(facts)
         made = {TEXTS: {"identity": identity, "num_skipped": num_skipped}}
-        await convert_corpus(corpus, root, self.workers, self.grid, verb=": write", facts=made)
+        own: dict[str, Any] = {"facts": made, "keep": self.texts.keep_tokenizer}
+        await convert_corpus(corpus, root, self.workers, self.grid, verb=": write", **own)
         await asyncio.to_thread(end_import, root)
         return self._describe(facts)
 
 
-def _read_identity(store: Store) -> Any:
-    """Return the identity with which a store was created from texts, if it was."""
+def read_identity(store: Store) -> Any:
+    """Return the identity that a store was made with, if it was made of texts."""
     made = store.attributes.get(TEXTS)
     return made.get("identity") if isinstance(made, dict) else None

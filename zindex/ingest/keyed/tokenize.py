@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError
+from zindex.ingest.corpora.tokenize_corpus import read_identity
 from zindex.ingest.records.import_records import import_records
 from zindex.ingest.records.open_files import TextKind, open_texts
 from zindex.ingest.records.read_partitions import try_first
@@ -14,6 +15,7 @@ from zindex.sources.sample_files import OnDamage, Paths
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID
+from zindex.store.tokenizer_note import read_note
 from zindex.text import token_records
 from zindex.text.chat_template import CHATML, ChatTemplate, open_template
 from zindex.text.conversations import ConversationParser
@@ -48,6 +50,7 @@ def tokenize(
     special_in_text: SpecialInText = "parse",
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
+    keep_tokenizer: bool = True,
     restart: bool = False,
     grid: ChunkGrid = BYTE_GRID,
     client: Any = None,
@@ -106,9 +109,12 @@ def tokenize(
     token_dtype
         Dtype of the ids.
     special_in_text
-        ``"parse"``: special tokens in the text of a user become special tokens, as in transformers'
-        ``apply_chat_template``. ``"refuse"``: a message or document that contains one counts as
-        damage.
+        ``"parse"``: special tokens in the text of a user become special tokens, as in
+        transformers' ``apply_chat_template``. ``"refuse"``: a message or document that contains one
+        is damage.
+    keep_tokenizer
+        Whether the store keeps the tokenizer's files too, or only its identity, its number of ids
+        and the digest of its vocabulary.
     part_nbytes, on_damage, restart, grid, client, num_processes, progress
         See `zindex.ingest.records.import_records.import_records`. Objects that cannot be converted
         count as damage.
@@ -165,6 +171,7 @@ def tokenize(
         cutter_settings={"trained_roles": train_on, "turns": turns},
         skip_damaged=on_damage == "skip",
     )
+    records.keeps_tokenizer = keep_tokenizer
     try_first(records)
     store = import_records(
         records,
@@ -224,13 +231,15 @@ def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
     Parameters
     ----------
     store
-        A store created by ``tokenize``, or its location.
+        A store made by ``tokenize`` or ``tokenize_corpus``, or a corpus that keeps its tokenizer;
+        or its place.
 
     Returns
     -------
     facts
-        ``train_type``, the SHA-256 of the ``tokenizer``'s file, its ``vocab_size``, the
-        ``chat_template`` with its text, and every setting by its name.
+        ``train_type``, which is ``"pretrain"`` of a corpus, the SHA-256 of the ``tokenizer``'s
+        file, its ``vocab_size``, the ``chat_template`` with its text, and every setting by its
+        name.
 
     Raises
     ------
@@ -238,13 +247,21 @@ def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
         If the store was not created from texts.
     """
     store = store if isinstance(store, Store) else open_store(store)
-    facts = store.spec.get("import")
+    facts = _describe_corpus(store) if store.kind == "tokens" else store.spec.get("import")
     if not isinstance(facts, dict) or "tokenizer" not in facts:
         raise ConfigError(
             f"{store.root} must be a store made of texts by tokenize, its kind is {store.kind!r} "
             "and it names no tokenizer; ask whoever made it"
         )
     return dict(facts)
+
+
+def _describe_corpus(store: Store) -> dict[str, Any]:
+    """Return the settings of a corpus for pre-training; empty if its tokenizer is unknown."""
+    made = read_identity(store)
+    if made is None and (note := read_note(store.root)) is not None:
+        made = {"tokenizer": note.identity, "vocab_size": note.vocab_size}
+    return {} if made is None else {"train_type": "pretrain", **made}
 
 
 def _check_marks(encoder: TextEncoder) -> None:

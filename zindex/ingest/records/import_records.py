@@ -44,6 +44,7 @@ from zindex.store.records import (
 )
 from zindex.store.scratch import end_import, read_stream
 from zindex.store.shard_files import ShardResult, store_shard
+from zindex.text.encoded_files import EncodedFiles
 
 #: The arrays of a field, in the order of their streams.
 Kind = Literal["value", "offset", "form"]
@@ -356,9 +357,10 @@ class _Import:
         }
         plan = StorePlan(root, KIND, spec, (*layouts, *url_layouts(rows, self.grid)))
         facts = {"num_skipped": table.num_skipped, "url_prefix": prefix, **table.counts}
-        store = await write_store(
-            plan, self.workers, f"{root.name}: write", task, stage="gather", facts=facts, rows=rows
-        )
+        own: dict[str, Any] = {"stage": "gather", "facts": facts, "rows": rows}
+        if isinstance(self.source, EncodedFiles):
+            own["keep"] = self.source.keep_tokenizer
+        store = await write_store(plan, self.workers, f"{root.name}: write", task, **own)
         if not table.num_records:
             logger.warning(
                 "%s has no records: its source has none, or only damaged ones (skipped: %s)",

@@ -1,4 +1,4 @@
-"""Open the tokenizer of a file by its library, which may be inferred from the file."""
+"""Open the tokenizer of a file or an object, whose library may be inferred."""
 
 import inspect
 import os
@@ -10,6 +10,7 @@ from typing import Any
 from zindex.errors import ConfigError
 from zindex.io.regular_files import open_file
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
+from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 # Module and class of each library; the first six names are Megatron's.
 _CLASSES = {
@@ -70,6 +71,41 @@ def find_library(path: str | os.PathLike[str]) -> str:
         f"vocab.txt, or a folder with one, got {file}; name its library if its name does not imply "
         "it"
     )
+
+
+def as_tokenizer(tokenizer: Any) -> Any:
+    """Return a tokenizer with the interface that datasets expect.
+
+    Parameters
+    ----------
+    tokenizer
+        One with this interface already (``vocab_size`` and ``unique_identifiers``), such as
+        Megatron's, which is returned; a path that `open_text_tokenizer` opens; or an object of
+        another library that `zindex.text.tokenizers.wrapped.wrap_tokenizer` knows.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of these, or there is no such file.
+    """
+    if isinstance(tokenizer, str | os.PathLike):
+        if not os.path.exists(tokenizer):
+            raise ConfigError(
+                f"a tokenizer must be a file or folder, there is none at {os.fspath(tokenizer)}; "
+                "nothing is downloaded: save it first"
+            )
+        return open_text_tokenizer(tokenizer)
+    if hasattr(tokenizer, "unique_identifiers") and hasattr(tokenizer, "vocab_size"):
+        return tokenizer
+    found = wrap_tokenizer(tokenizer)
+    if found is None:
+        what = tokenizer.__name__ if isinstance(tokenizer, type) else type(tokenizer).__name__
+        raise ConfigError(
+            "a tokenizer must be the path of its file or folder; an object of tokenizers, "
+            "transformers, tiktoken or sentencepiece; or have vocab_size, eod and "
+            f"unique_identifiers, as Megatron's have, got {what}; pass one of these"
+        )
+    return found
 
 
 def open_text_tokenizer(

@@ -9,8 +9,14 @@ from typing import Any
 from zindex.errors import ConfigError
 from zindex.io.files import read_text
 from zindex.lazy import need
-from zindex.text.tokenizer_settings import DEFAULT, read_tokenizer_settings
-from zindex.text.tokenizers.text_tokenizer import ADDITIONAL, NAMES, TextTokenizer, local_file
+from zindex.text.tokenizer_settings import SETTINGS_FILES, read_tokenizer_settings
+from zindex.text.tokenizers.text_tokenizer import (
+    ADDITIONAL,
+    NAMES,
+    KeptFiles,
+    TextTokenizer,
+    local_file,
+)
 
 #: Name of a tokenizer's file in its folder.
 TOKENIZER_FILE = "tokenizer.json"
@@ -87,12 +93,16 @@ class RustTokenizer(TextTokenizer):
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
-        settings = {
+        settings = json.dumps(self.settings_to_save(), indent=2)
+        (folder / "tokenizer_config.json").write_text(settings, "utf-8")
+
+    def settings_to_save(self) -> dict[str, Any]:
+        """Return the content of a ``tokenizer_config.json``."""
+        return {
             **self.special_tokens_map,
             ADDITIONAL: self.additional_special_tokens,
             "chat_template": self.chat_template,
         }
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), "utf-8")
 
     def _add_tokens(self, tokens: Sequence[str]) -> None:
         from tokenizers import AddedToken
@@ -155,13 +165,13 @@ class HuggingFaceTokenizer(RustTokenizer):
         super().__init__(load_tokenizer_file(file), file, **given, **including)
         self._includes = include_special_tokens
         settings = read_tokenizer_settings(file)
-        self.chat_template = settings.chat_templates.get(DEFAULT)
+        self.chat_template = settings.default_template
         known = {f"{name}_token": settings.special_tokens.get(f"{name}_token") for name in NAMES}
         known |= given
         if eos_token is None:
-            _share(known, "eos_token", "sep_token")
+            share_name(known, "eos_token", "sep_token")
         if bos_token is None or cls_token is None:
-            _share(known, "bos_token", "cls_token")
+            share_name(known, "bos_token", "cls_token")
         tokens = {name: text for name, text in known.items() if text is not None}
         self._name_tokens(tokens | {ADDITIONAL: settings.additional_tokens})
 
@@ -169,10 +179,18 @@ class HuggingFaceTokenizer(RustTokenizer):
         """Return the ids of a text."""
         return self.encode_batch([text], add_special_tokens=self._includes)[0]
 
+    def kept_files(self) -> KeptFiles:
+        """Return the ``tokenizer.json`` and the settings of its folder."""
+        [file] = self.files
+        beside = [file.parent / name for name in SETTINGS_FILES]
+        contents = {path.name: path.read_bytes() for path in beside if path.is_file()}
+        return KeptFiles({TOKENIZER_FILE: file.read_bytes()} | contents, "", self.options)
 
-def _share(known: dict[str, Any], one: str, other: str) -> None:
+
+def share_name(known: dict[str, Any], one: str, other: str) -> None:
     """Give the token of one name to the other name where that has none."""
-    known[one], known[other] = known[one] or known[other], known[other] or known[one]
+    first, second = known.get(one), known.get(other)
+    known[one], known[other] = first or second, second or first
 
 
 class BytePairTokenizer(RustTokenizer):
@@ -220,6 +238,11 @@ class BytePairTokenizer(RustTokenizer):
         super().__init__(tokenizer, vocab, merges)
         if self.token_to_id(_END_OF_TEXT) is not None:
             self._name_tokens({"eos_token": _END_OF_TEXT})
+
+    def kept_files(self) -> KeptFiles:
+        """Return both files, by the names that their folder must have."""
+        vocab, merges = (file.read_bytes() for file in self.files)
+        return KeptFiles({"vocab.json": vocab, "merges.txt": merges}, "")
 
 
 class WordPieceTokenizer(RustTokenizer):

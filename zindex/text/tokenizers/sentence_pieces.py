@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.lazy import need
@@ -54,21 +55,26 @@ class SentencePieceTokenizer(TextTokenizer):
         options = {"special_tokens": special_tokens, "vocab_extra_ids": vocab_extra_ids}
         super().__init__(file, **{name: value for name, value in options.items() if value})
         try:
-            self.model = library.SentencePieceProcessor(model_file=str(file))
+            model = library.SentencePieceProcessor(model_file=str(file))
         except Exception as error:  # the library raises several kinds
             raise ConfigError(
                 f"{file} must be a SentencePiece model: {error}; save the tokenizer again"
             ) from error
-        self._num_pieces = int(self.model.get_piece_size())
-        self._own: dict[str, int] = {}
-        self._pattern: re.Pattern[str] | None = None
-        for name in _NAMES:
-            number = getattr(self.model, f"{name}_id")()
-            if number >= 0:
-                self.special_tokens_map[f"{name}_token"] = self.model.id_to_piece(number)
+        self._set_model(model)
         if special_tokens:
             self._name_tokens(special_tokens)
         self._name_tokens([f"<extra_id_{number}>" for number in range(vocab_extra_ids)])
+
+    def _set_model(self, model: Any) -> None:
+        """Set the model, and name its special tokens."""
+        self.model = model
+        self._num_pieces = int(model.get_piece_size())
+        self._own: dict[str, int] = {}
+        self._pattern: re.Pattern[str] | None = None
+        for name in _NAMES:
+            number = getattr(model, f"{name}_id")()
+            if number >= 0:
+                self.special_tokens_map[f"{name}_token"] = model.id_to_piece(number)
 
     @property
     def vocab_size(self) -> int:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from zindex.errors import ConfigError
 from zindex.text.chat_template import ChatTemplate
@@ -15,6 +15,17 @@ from zindex.text.tokenizers.base import MegatronTokenizer, special_token
 #: Special tokens with a name of their own; their texts are named with ``_token`` appended.
 NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 ADDITIONAL = "additional_special_tokens"
+
+
+class KeptFiles(NamedTuple):
+    """The files of a tokenizer as a corpus keeps them, and how they are opened again."""
+
+    #: Contents by name.
+    files: dict[str, bytes]
+    #: The file to open; "" for the folder of all.
+    path: str
+    #: Options to open it with: JSON values.
+    options: dict[str, Any] = {}  # noqa: RUF012  never changed
 
 
 class TextTokenizer(MegatronTokenizer):
@@ -176,6 +187,11 @@ class TextTokenizer(MegatronTokenizer):
                 f"{missing[0]!r}; make the file with it"
             )
 
+    @property
+    def added_tokens(self) -> list[Any]:
+        """Special tokens that were added after construction, as given to `add_special_tokens`."""
+        return list(self._added)
+
     def special_id(self, name: str) -> int | None:
         """Return the id of a special token by its name, such as ``eos_token``; None: no such."""
         text = self.special_tokens_map.get(name)
@@ -261,6 +277,11 @@ class TextTokenizer(MegatronTokenizer):
             f"save_pretrained must be asked of a huggingface, bpe or wordpiece tokenizer, this "
             f"one is of the library {self.library}; copy its file"
         )
+
+    def kept_files(self) -> KeptFiles | None:
+        """Return the files for a corpus to keep; None if there is no way to open them again."""
+        contents = {file.name: file.read_bytes() for file in self.files}
+        return KeptFiles(contents, next(iter(contents), ""), self.options)
 
     def identity(self) -> str:
         """Return the SHA-256, in hex, of its kind, files, options and added tokens."""

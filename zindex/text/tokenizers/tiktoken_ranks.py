@@ -3,7 +3,7 @@
 import base64
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from zindex.errors import ConfigError
@@ -35,8 +35,8 @@ _NAMED = {
     "sep_token": "<sep>",
 }
 _FILLER = "<SPECIAL_{}>"
-# End-of-document tokens of files of ranks, in order of precedence.
-_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
+#: End-of-document tokens of vocabularies that name none, in order of precedence.
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 _MAX_VOCAB = 1 << 17
 _NUM_SPECIAL = 1000
 _NUM_BYTES = 256
@@ -52,7 +52,8 @@ class TikTokenTokenizer(TextTokenizer):
         base64 bytes and their rank on each line.
     special_tokens
         Of Megatron's vocabulary: its first special tokens, which must include <unk>, <s>, </s>,
-        <mask>, <pad>, <cls> and <sep>; None: these. Of plain ranks: tokens after the highest rank.
+        <mask>, <pad>, <cls> and <sep>; None: these. Of plain ranks: tokens after the highest rank,
+        or tokens with their ids.
     num_special_tokens
         Number of special tokens of Megatron's vocabulary, before all others; the unnamed ones are
         called <SPECIAL_i>. Plain ranks have none there.
@@ -79,7 +80,7 @@ class TikTokenTokenizer(TextTokenizer):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        special_tokens: Sequence[str] | None = None,
+        special_tokens: Sequence[str] | Mapping[str, int] | None = None,
         num_special_tokens: int = _NUM_SPECIAL,
         pattern: str | None = None,
         vocab_size: int | None = None,
@@ -88,7 +89,11 @@ class TikTokenTokenizer(TextTokenizer):
         library = need("tiktoken", "a tiktoken vocabulary")
         super().__init__(
             file,
-            special_tokens=None if special_tokens is None else list(special_tokens),
+            special_tokens=(
+                special_tokens
+                if special_tokens is None or isinstance(special_tokens, Mapping)
+                else list(special_tokens)
+            ),
             num_special_tokens=num_special_tokens,
             pattern=pattern,
             vocab_size=vocab_size,
@@ -107,14 +112,12 @@ class TikTokenTokenizer(TextTokenizer):
         else:
             self._ranks = _read_ranks(file)
             size = max(self._ranks.values()) + 1
-            special = {text: size + at for at, text in enumerate(special_tokens or ())}
-            size += len(special)
-            self.additional_special_tokens = list(special)
-            ends = [text for text in _ENDS if text in special]
-            self.special_tokens_map = {"eos_token": ends[0]} if ends else {}
-        self._num_ids = size
-        self._special = special
-        self._texts = {number: text for text, number in special.items()}
+            if not isinstance(special_tokens, Mapping):
+                special_tokens = {text: size + at for at, text in enumerate(special_tokens or ())}
+            special = dict(special_tokens)
+            size = max([size, *(number + 1 for number in special.values())])
+            self._name_ends(special)
+        self._set_special(special, size)
         expression = _find_pattern(file, pattern, is_list)
         try:
             self.encoding = library.Encoding(
@@ -128,6 +131,18 @@ class TikTokenTokenizer(TextTokenizer):
                 f"pattern of {file} must be an expression that the library takes, got "
                 f"{expression!r}: {error}; mend it"
             ) from error
+
+    def _set_special(self, special: dict[str, int], num_ids: int) -> None:
+        """Set the ids of special tokens, and the number of all ids."""
+        self._num_ids = num_ids
+        self._special = special
+        self._texts = {number: text for text, number in special.items()}
+
+    def _name_ends(self, special: dict[str, int]) -> None:
+        """Name the end of documents among special tokens without names."""
+        self.additional_special_tokens = list(special)
+        ends = [text for text in ENDS if text in special]
+        self.special_tokens_map = {"eos_token": ends[0]} if ends else {}
 
     @property
     def vocab(self) -> dict[str, int]:

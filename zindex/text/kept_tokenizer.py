@@ -1,0 +1,285 @@
+"""Tokenizers as part of the data: kept in stores, opened again, compared with what is given."""
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zindex.errors import ConfigError
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.store.tokenizer_note import (
+    FILES_KEY,
+    TokenizerNote,
+    check_note,
+    digest_file,
+    read_kept_file,
+    read_note,
+    vocabulary_digest,
+    write_note,
+)
+from zindex.text.text_encoder import TextEncoder, TokenizerLike
+from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer
+from zindex.text.tokenizers.wrapped import wrap_tokenizer
+
+logger = logging.getLogger(__name__)
+
+# These libraries write their vocabularies as the tokenizers library does.
+_FORMS = {"bpe": "huggingface", "wordpiece": "huggingface"}
+
+
+class KeptTokenizer(NamedTuple):
+    """A tokenizer as a store keeps it."""
+
+    note: TokenizerNote
+    #: Contents of its files by name.
+    contents: Mapping[str, bytes]
+
+    def check(self, root: Place) -> None:
+        """Raise FingerprintMismatchError if a store keeps another tokenizer."""
+        check_note(root, self.note)
+
+    def write(self, root: Place) -> None:
+        """Keep it in a store; FingerprintMismatchError if that keeps another one."""
+        write_note(root, self.note, self.contents)
+
+
+def describe_tokenizer(
+    tokenizer: TokenizerLike | TextEncoder, *, keep_files: bool = True
+) -> KeptTokenizer:
+    """Return a tokenizer as a store keeps it.
+
+    Parameters
+    ----------
+    tokenizer
+        See `TextEncoder`.
+    keep_files
+        Whether the store keeps its files; else only its identity and its vocabulary's.
+
+    Raises
+    ------
+    ConfigError
+        If it is no tokenizer.
+    """
+    encoder = tokenizer if isinstance(tokenizer, TextEncoder) else TextEncoder(tokenizer)
+    identity = encoder.identity()
+    vocab, size = _read_vocab(encoder.tokenizer), encoder.vocab_size()
+    if vocab is None:
+        return KeptTokenizer(TokenizerNote(identity, size), {})
+    size = _count_ids(vocab, size)
+    own = _open_own(encoder)
+    kept = own.kept_files() if own is not None and keep_files else None
+    facts: dict[str, Any] = {}
+    if own is not None and kept is not None:
+        digests = {name: digest_file(content) for name, content in kept.files.items()}
+        facts = {"library": own.library, "files": digests, "path": kept.path}
+        facts |= {"options": dict(kept.options), "added": own.added_tokens}
+    form = _form_of(own)
+    note = TokenizerNote(identity, size, vocabulary_digest(vocab, size), form, **facts)
+    return KeptTokenizer(note, {} if kept is None else kept.files)
+
+
+def read_kept(root: Place) -> KeptTokenizer | None:
+    """Return the tokenizer that a store keeps, for another store to keep; None if it has none."""
+    note = read_note(root)
+    if note is None:
+        return None
+    return KeptTokenizer(note, {name: read_kept_file(root, note, name) for name in note.files})
+
+
+def _open_own(encoder: TextEncoder) -> TextTokenizer | None:
+    """Return zindex's tokenizer of an encoder; None if it has an object of the user's."""
+    if encoder.path is not None:
+        return open_text_tokenizer(encoder.path, "huggingface")
+    own = getattr(encoder.tokenizer, "_tokenizer", encoder.tokenizer)  # of Megatron's interface
+    return own if isinstance(own, TextTokenizer) else wrap_tokenizer(encoder.tokenizer)
+
+
+def _read_vocab(tokenizer: Any) -> Mapping[str, int] | None:
+    """Return the texts of a tokenizer's tokens with their ids; None if it does not list them."""
+    if hasattr(tokenizer, "get_vocab"):
+        found = tokenizer.get_vocab()
+    else:
+        found = getattr(tokenizer, "vocab", None)
+    return found if isinstance(found, Mapping) else None
+
+
+def _count_ids(vocab: Mapping[str, int], size: int | None) -> int:
+    """Return the number of ids from 0 on, with gaps."""
+    return max(size or 0, 1 + max(vocab.values(), default=-1))
+
+
+def _form_of(tokenizer: Any) -> str | None:
+    """Return how a tokenizer writes the texts of its ids; None if unknown."""
+    library = getattr(tokenizer, "library", None)
+    return _FORMS.get(library, library) if isinstance(library, str) else None
+
+
+def open_tokenizer(store: PlaceLike) -> TextTokenizer:
+    """Return the tokenizer that a store keeps.
+
+    Parameters
+    ----------
+    store
+        Path or URL of a store that ``tokenize`` or ``convert`` with a tokenizer has written.
+
+    Raises
+    ------
+    ConfigError
+        If it keeps none, or not its files.
+    VerificationError
+        If a file is damaged.
+    """
+    root = place_of(store)
+    note = read_note(root)
+    if note is None or note.path is None:
+        what = "no tokenizer" if note is None else "not the files of its tokenizer"
+        raise ConfigError(
+            f"{root} keeps {what}; give the tokenizer, or add it with `zindex convert --tokenizer`"
+        )
+    return _open_files(root, note)
+
+
+def _open_files(root: Place, note: TokenizerNote) -> TextTokenizer:
+    """Return the tokenizer of kept files, which are checked first."""
+    assert note.path is not None
+    contents = {name: read_kept_file(root, note, name) for name in note.files}
+    folder = root / FILES_KEY
+    if not isinstance(folder, Path):
+        folder = Path(_local_copy(str(root), note.identity).name)
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+    options = dict(note.options)
+    found = open_text_tokenizer(folder / note.path if note.files else None, note.library, **options)
+    for tokens in note.added:
+        found.add_special_tokens(tokens)
+    return found
+
+
+@cache
+def _local_copy(url: str, identity: str) -> "tempfile.TemporaryDirectory[str]":
+    """Return a folder of this process for the files of a store in object storage."""
+    return tempfile.TemporaryDirectory(prefix="zindex-tokenizer-")
+
+
+def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
+    """Check that a tokenizer fits the tokens of a store; further tokens at its end do not matter.
+
+    Parameters
+    ----------
+    tokenizer
+        As of `zindex.text.tokenizers.open_tokenizer.as_tokenizer`.
+    store, note
+        The store, for the message, and its note.
+
+    Raises
+    ------
+    ConfigError
+        If it has fewer ids, or other texts of them. A vocabulary that cannot be compared, such as
+        that of another library, is a warning.
+    """
+    size: int | None = tokenizer.vocab_size
+    if note.vocab_size is None or size is None:
+        return
+    vocab = None
+    if size < note.vocab_size or note.vocabulary is not None:
+        vocab = _read_vocab(tokenizer)
+        size = size if vocab is None else _count_ids(vocab, size)
+    if size < note.vocab_size:
+        raise ConfigError(
+            f"a tokenizer must have all {note.vocab_size:,} ids of the tokens of {store}, got one "
+            f"of {size:,}; give the tokenizer that the corpus was made with"
+        )
+    if vocab is None or note.vocabulary is None:
+        return
+    if vocabulary_digest(vocab, note.vocab_size) == note.vocabulary:
+        return
+    if _form_of(tokenizer) == note.form:
+        raise ConfigError(
+            f"a tokenizer must have the vocabulary of the tokens of {store}, got another of "
+            f"{size:,} ids; give the tokenizer that the corpus was made with"
+        )
+    logger.warning(
+        "%s: its tokenizer is of %s, the given one of %s; their vocabularies cannot be compared",
+        *(store, note.form, _form_of(tokenizer) or type(tokenizer).__name__),
+    )
+
+
+def choose_tokenizer(notes: Mapping[str, TokenizerNote | None]) -> TextTokenizer:
+    """Return the tokenizer that the stores of a run keep.
+
+    Parameters
+    ----------
+    notes
+        Notes by the paths of stores; None for stores without one. They fit each other, as of
+        `check_blend`.
+
+    Raises
+    ------
+    ConfigError
+        If none keeps the files of a tokenizer.
+    """
+    kept = [(path, note) for path, note in notes.items() if note and note.path is not None]
+    if not kept:
+        raise ConfigError(
+            f"a run must name its tokenizer, for {', '.join(notes)} keep none; give it, or add it "
+            "with `zindex convert --tokenizer`"
+        )
+    path, note = max(kept, key=lambda pair: pair[1].vocab_size or 0)
+    return _open_files(place_of(path), note)
+
+
+def check_blend(notes: Mapping[str, TokenizerNote | None]) -> None:
+    """Check that the stores of a blend have tokens of one vocabulary.
+
+    Parameters
+    ----------
+    notes
+        Notes by the paths of stores. Stores without one are not compared.
+
+    Raises
+    ------
+    ConfigError
+        If two tokenizers give other texts to an id that both have.
+    """
+    known = distinct_notes(notes)
+    if len(known) < 2:
+        return
+    first, *others = sorted(known, key=lambda pair: -(pair[1].vocab_size or 0))
+    for other in others:
+        verdict = first[1].same_vocabulary(other[1])
+        if verdict is False:
+            verdict = _is_beginning(first, other)
+        if verdict is False:
+            sizes = [f"{path} ({note.vocab_size:,} ids)" for path, note in (first, other)]
+            raise ConfigError(
+                "corpora that are blended must have one tokenizer, got different vocabularies of "
+                f"{' and '.join(sizes)}; tokenise one of them again, or leave it out"
+            )
+        if verdict is None:
+            logger.warning(
+                "%s and %s may have different tokenizers: their vocabularies cannot be compared",
+                *(first[0], other[0]),
+            )
+
+
+def distinct_notes(
+    notes: Mapping[str, TokenizerNote | None],
+) -> list[tuple[str, TokenizerNote]]:
+    """Return the first store of each vocabulary, with its note."""
+    found: dict[str, tuple[str, TokenizerNote]] = {}
+    for path, note in notes.items():
+        if note is not None:
+            found.setdefault(note.vocabulary or note.identity, (path, note))
+    return list(found.values())
+
+
+def _is_beginning(long: tuple[str, TokenizerNote], short: tuple[str, TokenizerNote]) -> bool:
+    """Return whether the vocabulary of a kept tokenizer begins with that of another one."""
+    (path, note), size = long, short[1].vocab_size
+    if note.path is None or size is None:
+        return False
+    vocab = _read_vocab(_open_files(place_of(path), note))
+    return vocab is not None and vocabulary_digest(vocab, size) == short[1].vocabulary
