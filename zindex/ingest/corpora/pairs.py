@@ -39,7 +39,9 @@ def is_url(path: str) -> bool:
 class _RemoteIdx(bin_idx.IdxFile):
     """A validated ``.idx`` in object storage; each span is one request."""
 
-    def _fill(self, array: AnyArray, offset: int) -> None:
+    def read_into(self, array: AnyArray, name: str, start: int) -> None:
+        """Fill an array with elements from ``start`` on of an array of ``spans``."""
+        offset = self.spans[name][1] + start * array.itemsize
         values = FlatObject(self.path, self.nbytes, np.uint8).read(offset, offset + array.nbytes)
         array.view(np.uint8)[:] = values
 
