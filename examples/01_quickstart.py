@@ -2,9 +2,9 @@
 
     zindex quickstart            or            python examples/01_quickstart.py
 
-Three small corpora come from Python's own installation: source code of the standard library, its
-docstrings, and the language reference. They are tokenised, converted to Zarr, indexed and blended,
-and a small GPT is trained on the blend.
+The data are three small corpora from the Python installation: source code of the standard library,
+its docstrings, and the language reference. They are tokenised, converted to Zarr, indexed and
+blended, and a small GPT is trained on the blend.
 """
 
 import argparse
@@ -45,7 +45,7 @@ EOD = 0  # the token that ends a document
 
 
 def read_corpora(num_files: int) -> dict[str, list[str]]:
-    """Return the documents of three corpora that every Python installation holds."""
+    """Return the documents of three corpora that every Python installation contains."""
     sources = [path.read_text("utf-8", "replace") for path in islice(find_modules(), num_files)]
     return {
         "code": [text for text in sources if text.strip()],
@@ -55,7 +55,7 @@ def read_corpora(num_files: int) -> dict[str, list[str]]:
 
 
 def find_modules() -> Iterator[Path]:
-    """Yield the modules of the standard library, without those of installed packages."""
+    """Yield the modules of the standard library, without installed packages."""
     left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "pydoc_data"}
     for place in sorted(Path(sysconfig.get_path("stdlib")).iterdir()):
         if place.suffix == ".py":
@@ -66,7 +66,7 @@ def find_modules() -> Iterator[Path]:
 
 
 def join_docstrings(source: str) -> str:
-    """Return all texts of a module in triple quotes as one."""
+    """Return all triple-quoted strings of a module as one text."""
     return "\n\n".join(map(inspect.cleandoc, re.findall('"""(.*?)"""', source, re.DOTALL)))
 
 
@@ -87,7 +87,7 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> tuple[int, Callable[..
 
 @dataclass
 class Tokenizer:
-    """What a Megatron dataset must know of the tokenizer."""
+    """The attributes of a tokenizer that a Megatron dataset needs."""
 
     vocab_size: int
     eod: int = EOD
@@ -130,7 +130,7 @@ class TinyGPT(nn.Module):
         nn.init.zeros_(self.head.weight)  # the first loss is ln(vocab_size) exactly
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the loss of a batch as the datasets give it."""
+        """Return the loss of a batch of the datasets."""
         x = self.tokens(batch["tokens"]) + self.positions(batch["position_ids"])
         logits = self.head(self.norm(self.block(x)))
         mask = batch["loss_mask"].flatten().bool()
@@ -148,7 +148,7 @@ def train(
     for step, batch in enumerate(batches, start=1):
         loss = model(batch)
         gradients = torch.autograd.grad(loss, weights)
-        # Adam, without torch.optim: importing that takes as long as half of these steps.
+        # Adam, without torch.optim, whose import takes as long as half of these steps.
         rate = 0.01 * min(1.0, step / 10) * math.sqrt(1 - 0.95**step) / (1 - 0.9**step)
         with torch.no_grad():
             for weight, gradient, (mean, square) in zip(weights, gradients, moments, strict=True):
@@ -182,7 +182,7 @@ def say(number: int, text: str) -> None:
 
 
 def show_progress() -> None:
-    """Show what zindex logs, unless the command line does so already."""
+    """Show zindex's log messages, unless the command line already does."""
     logger = logging.getLogger("zindex")
     if not logger.handlers:
         logger.setLevel(logging.INFO)
@@ -192,7 +192,7 @@ def show_progress() -> None:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Return an empty folder; only what an earlier quickstart made is removed."""
+    """Return an empty folder; only the output of an earlier quickstart is removed."""
     marker = folder / "MADE_BY_ZINDEX_QUICKSTART"
     if marker.exists():
         shutil.rmtree(folder)
@@ -216,11 +216,11 @@ def main() -> int:
     arguments = parse_arguments()
     show_progress()
     torch.manual_seed(SEED)
-    torch.set_num_threads(1)  # Threads that wait for each other make so small a model slower.
+    torch.set_num_threads(1)  # Threads that wait for each other slow down such a small model.
     folder = prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    say(1, "Tokenise text that Python brings along, into three .bin/.idx corpora")
+    say(1, "Tokenise text that ships with Python into three .bin/.idx corpora")
     names, vocab_size = write_corpora(folder / "corpora", arguments.files, arguments.vocab_size)
 
     say(2, "Convert them to Zarr; any Zarr reader opens the result")
@@ -231,7 +231,7 @@ def main() -> int:
             f"   {name:15} {array.shape} {array.dtype}, dimension {array.metadata.dimension_names}"
         )
 
-    say(3, "Plan a run that blends them by weight: this computes sizes and writes nothing")
+    say(3, "Plan a run that blends them by weight (computes sizes, writes nothing)")
     num_train, weights = arguments.steps * BATCH_SIZE, [WEIGHTS[name] for name in names]
     run_file = folder / "run.yaml"
     datasets = "".join(
@@ -244,10 +244,10 @@ def main() -> int:
     )
     print(textwrap.indent(report_run(zindex.load_config(run_file)).to_text(), "   "))
 
-    say(4, f"Build it on all cores, as `zindex build {run_file.name}` does")
+    say(4, f"Build it on all cores, like `zindex build {run_file.name}`")
     zindex.build(run_file, progress=True)
 
-    say(5, "Open it as torch datasets, by the names that Megatron Core uses")
+    say(5, "Open it as torch datasets, with the classes and arguments of Megatron Core")
     config = GPTDatasetConfig(
         random_seed=SEED,
         sequence_length=SEQUENCE_LENGTH,
@@ -268,7 +268,7 @@ def main() -> int:
 
     say(
         6,
-        f"Train a small GPT; without learning its loss stays at ln {vocab_size} = "
+        f"Train a small GPT; the loss of a uniform guess is ln {vocab_size} = "
         f"{math.log(vocab_size):.3f}",
     )
     model = TinyGPT(vocab_size)
@@ -282,9 +282,9 @@ def main() -> int:
         f"({valid:.3f} on held-out documents); {time.monotonic() - start:.0f} s in all."
     )
     if end > 0.8 * losses[0]:
-        print("Error: the loss must fall by a fifth at least; train for more --steps")
+        print("Error: the loss must fall by at least a fifth; train for more --steps")
         return 1
-    print(f"Look around in {folder}, or go on with the README.")
+    print(f"The results are in {folder}; the README has the next steps.")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""Blend three corpora by weight, in both orders, and see how closely each keeps to the weights.
+"""Blend three corpora by weight, in both orders, and compare how closely they follow the weights.
 
     python examples/02_blend.py
 
-The corpora are those of the quickstart. A run with weights is built in Megatron Core's order and
-in the scalable one, opened for training, and the share of each dataset is plotted over the run.
+The corpora are those of the quickstart. A run with weights is built in Megatron Core's order and in
+the scalable order, opened for training, and the share of each dataset over the run is plotted.
 """
 
 import argparse
@@ -122,12 +122,12 @@ def plot_shares(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> None:
 
 
 def show_picture(counts: dict[str, npt.NDArray[np.int64]], path: Path) -> str:
-    """Plot the shares and return where they are, or why there is no picture."""
+    """Plot the shares and return the path of the plot, or why there is none."""
     try:
         plot_shares(counts, path)
     except ImportError as error:
-        return f"The table has no picture ({error}); install zindex[quickstart] for one"
-    return f"The same as a picture: {path}"
+        return f"No plot ({error}); install zindex[quickstart]"
+    return f"Plot: {path}"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -146,13 +146,13 @@ def main() -> None:
     folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Tokenise text that Python brings along and convert it to Zarr")
+    quickstart.say(1, "Tokenise text that ships with Python and convert it to Zarr")
     names, vocab_size = quickstart.write_corpora(
         folder / "corpora", arguments.files, arguments.vocab_size
     )
     zindex.convert([folder / "corpora" / name for name in names], folder / "corpora")
 
-    quickstart.say(2, "Plan a blend by weight: this computes sizes and writes nothing")
+    quickstart.say(2, "Plan a blend by weight (computes sizes, writes nothing)")
     run_files = [folder / f"{order}.yaml" for order in ORDERS]
     for order, run_file in zip(ORDERS, run_files, strict=True):
         write_run(run_file, order, arguments.samples)
@@ -163,14 +163,14 @@ def main() -> None:
         built = zindex.build(run_file)[None, "train"]
         print(f"   {run_file.name}: {built.store.root}")
 
-    quickstart.say(4, "Open both as a training job does, and look at what they draw")
+    quickstart.say(4, "Open both as a training job does, and compare their draws")
     blends = {order: open_blend(folder, order, arguments.samples, vocab_size) for order in ORDERS}
     for blend in blends.values():
         check_blend(blend)
     counts = {order: count_drawn(blend) for order, blend in blends.items()}
     print_shares(counts)
     print(f"\n{show_picture(counts, folder / 'blend.png')}")
-    print(f"Both orders draw each dataset's share; {time.monotonic() - start:.0f} s in all.")
+    print(f"Both orders draw the share of each dataset; {time.monotonic() - start:.0f} s in all.")
 
 
 if __name__ == "__main__":

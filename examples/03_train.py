@@ -1,11 +1,11 @@
-"""Train on two ranks, kill the job, resume on one rank: the tokens equal an uninterrupted run.
+"""Train on two ranks, kill the job, and resume on one rank with an identical token stream.
 
     python examples/03_train.py
 
 The corpora and the small GPT are those of the quickstart. The same run is trained twice under
-``torchrun``: once on one rank from beginning to end, and once on two ranks that are killed, with
-one rank that resumes from their last checkpoint. Each rank writes a digest of every sample that it
-trains on, and both streams are compared sample by sample.
+``torchrun``: once on one rank without interruption, and once on two ranks that are killed, followed
+by one rank that resumes from their last checkpoint. Each rank writes a digest of every sample that
+it trains on, and the two streams are compared sample by sample.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def train(arguments: argparse.Namespace) -> None:
     model = DistributedDataParallel(quickstart.TinyGPT(arguments.vocab_size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    # The loader finds its rank by itself, and opens what was built.
+    # The loader determines its rank and opens the built run.
     micro_batch_size = GLOBAL_BATCH_SIZE // num_ranks
     batches = zindex.loader(
         arguments.folder / "run.yaml",
@@ -97,7 +97,7 @@ def save(
     state: dict[str, Any],
     checkpoint: Path,
 ) -> None:
-    """Replace the checkpoint at once, so that a job that is killed leaves a whole one."""
+    """Replace the checkpoint atomically, so that a killed job leaves a complete one."""
     content = {
         "model": model.module.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -121,7 +121,7 @@ def launch(job: str, num_ranks: int, arguments: argparse.Namespace, die_at: int 
 
 
 def read_samples(job: Path) -> dict[int, set[str]]:
-    """Return the digests of each sample of a job, by its place in the run."""
+    """Return the digests of the samples of a job, by position in the run."""
     found: dict[int, set[str]] = {}
     for file in job.glob("samples-*.txt"):
         for line in file.read_text().splitlines():
@@ -152,7 +152,7 @@ def main() -> int:
     start = time.monotonic()
     num_samples = arguments.steps * GLOBAL_BATCH_SIZE
 
-    quickstart.say(1, "Tokenise text that Python brings along, convert it, and build a run of it")
+    quickstart.say(1, "Tokenise text that ships with Python, convert it, and build a run")
     names, arguments.vocab_size = quickstart.write_corpora(
         arguments.folder / "corpora", arguments.files, arguments.vocab_size
     )
@@ -161,7 +161,7 @@ def main() -> int:
     write_run(arguments.folder / "run.yaml", num_samples)
     zindex.build(arguments.folder / "run.yaml")
 
-    quickstart.say(2, f"Train {arguments.steps} steps on one rank, without a break")
+    quickstart.say(2, f"Train {arguments.steps} steps on one rank, without interruption")
     if launch("unbroken", 1, arguments):
         sys.exit((arguments.folder / "unbroken" / "errors.txt").read_text())
 
@@ -171,14 +171,14 @@ def main() -> int:
     state = torch.load(arguments.folder / "broken" / "checkpoint.pt")["loader"]
     print(f"   torchrun ended with code {code}; its last checkpoint holds {json.dumps(state)}")
 
-    quickstart.say(4, "Go on from there with one rank")
+    quickstart.say(4, "Resume from its checkpoint on one rank")
     if launch("broken", 1, arguments):
         sys.exit((arguments.folder / "broken" / "errors.txt").read_text())
 
-    quickstart.say(5, "Compare the samples that both have trained on, by digests of their tokens")
+    quickstart.say(5, "Compare the samples that both trained on, by digests of their tokens")
     unbroken = read_samples(arguments.folder / "unbroken")
     broken = read_samples(arguments.folder / "broken")
-    print(f"   {len(unbroken)} samples without a break, {len(broken)} with one")
+    print(f"   {len(unbroken)} samples without interruption, {len(broken)} with one")
     is_same = unbroken == broken and sorted(broken) == list(range(num_samples))
     print(f"same token stream: {is_same} ({time.monotonic() - start:.0f} s in all)")
     return 0 if is_same else 1

@@ -1,10 +1,11 @@
-"""Two nodes of two ranks train, and their idle processors build the blend that they read.
+"""Two nodes of two ranks train, while their idle processors build the blend that they read.
 
     python examples/04_alongside.py
 
-Both nodes are this machine: two ``torchrun`` of two ranks each, as on two real ones. Every rank
-enters ``zindex.cluster.alongside``; rank 0 begins the build at once, and all ranks make their model
-meanwhile. When the blend is there, they train. The picture shows who did what when.
+Both nodes are this machine: two ``torchrun`` processes with two ranks each, as on two real nodes.
+Every rank enters ``zindex.cluster.alongside``; rank 0 starts the build immediately, and all ranks
+create their model meanwhile. Once the blend is built, they train. The figure shows which rank did
+what, and when.
 """
 
 import argparse
@@ -78,7 +79,7 @@ def launch(arguments: argparse.Namespace) -> list[int]:
 
 
 def draw(timeline: Path, picture: Path) -> None:
-    """Draw the spans of a timeline: a row for each thread, a colour for each stage."""
+    """Draw the spans of a timeline: a row per thread, a colour per stage."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -106,15 +107,15 @@ def draw(timeline: Path, picture: Path) -> None:
 
 
 def report(timeline: Path) -> dict[str, Any]:
-    """Say what ran while rank 0 made its model."""
+    """Describe what ran while rank 0 created its model."""
     events = json.loads(timeline.read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     (model,) = [event for event in spans if event["name"] == "make-model"]
     end = model["ts"] + model["dur"]
     meanwhile = [event for event in spans if event["pid"] != model["pid"] and event["ts"] < end]
     print(
-        f"   rank 0 made its model in {model['dur'] / 1e6:.1f} s; {len(meanwhile)} of "
-        f"{len(spans)} steps of the build began meanwhile, on the workers"
+        f"   rank 0 created its model in {model['dur'] / 1e6:.1f} s; {len(meanwhile)} of "
+        f"{len(spans)} build steps started meanwhile, on the workers"
     )
     return {"meanwhile": len(meanwhile)}
 
@@ -140,7 +141,7 @@ def main() -> int:
     arguments.folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Tokenise text that Python brings along, and convert it")
+    quickstart.say(1, "Tokenise text that ships with Python and convert it")
     names, arguments.vocab_size = quickstart.write_corpora(
         arguments.folder / "corpora", arguments.files, arguments.vocab_size
     )
@@ -165,13 +166,13 @@ def main() -> int:
     if any(codes):
         sys.exit("".join((arguments.folder / f"node-{i}.txt").read_text() for i in range(2)))
 
-    quickstart.say(3, "Look at who did what when")
+    quickstart.say(3, "Show which rank did what, and when")
     report(arguments.folder / "timeline.json")
     try:
         draw(arguments.folder / "timeline.json", arguments.folder / "timeline.png")
-        print(f"   picture: {arguments.folder / 'timeline.png'}")
+        print(f"   plot: {arguments.folder / 'timeline.png'}")
     except ImportError as error:
-        print(f"   no picture: {error}")
+        print(f"   no plot: {error}")
     print(f"done in {time.monotonic() - start:.0f} s")
     return 0
 

@@ -2,11 +2,11 @@
 
     python examples/05_streaming.py
 
-The images are drawn here, and their captions say what is on them; the texts are Python's own
-language reference and standard library. A small model is trained on two ranks, its job resumes
-with three, and ends on one, each time with another number of loader workers. At the end every
-sample of one epoch has been delivered, and none of them twice: the state says where each source
-was, for any number of prefetched samples.
+The images are drawn here, with captions that describe them; the texts are Python's language
+reference and standard library. A small model is trained on two ranks, then its job resumes on three
+ranks, and finally on one, each time with a different number of loader workers. At the end every
+sample of one epoch has been delivered exactly once: the state records the position of each source,
+independent of the number of prefetched samples.
 """
 
 import argparse
@@ -60,7 +60,7 @@ Sample = dict[str, Any]
 
 
 def draw_shapes(number: int) -> Iterator[tuple[bytes, str]]:
-    """Yield images as PNG, and what is on them."""
+    """Yield images as PNG, and their captions."""
     rng = random.Random(SEED)
     for _ in range(number):
         color = rng.choice(["red", "green", "blue", "yellow", "purple", "orange"])
@@ -97,7 +97,7 @@ def write_data(folder: Path, num_images: int, num_files: int, vocab_size: int) -
         keys = range(file, num_images, 4)
         with tarfile.open(folder / f"shapes_{file}.tar", "w") as archive:
             for key in keys:
-                # The metadata are joined where a sample has a member .id.
+                # The metadata are added to samples with a member .id.
                 for suffix, content in (("id", b""), ("png", shapes[key][0])):
                     member = tarfile.TarInfo(f"{key:06}.{suffix}")
                     member.size = len(content)
@@ -121,14 +121,14 @@ def write_lines(path: Path, lines: list[Any]) -> None:
 
 
 def open_data(folder: Path, *, cyclic: bool = False) -> MergedDataset:
-    """Return what the YAML file names: one epoch of everything, or a stream without end."""
+    """Return the objects of the YAML file: one epoch of everything, or an infinite stream."""
     dataset = instantiate_from_yaml(CONFIG, {"folder": folder, "cyclic": cyclic})
     assert isinstance(dataset, MergedDataset)
     return dataset
 
 
 class TinyCaptioner(nn.Module):
-    """A small GPT; where a text is the caption of an image, every token sees that image."""
+    """A small GPT; if a text is the caption of an image, every token sees that image."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -154,12 +154,12 @@ class TinyCaptioner(nn.Module):
             tokens, mask = stack(pairs, "txt"), stack(pairs, "txt_mask")
             x = self.embed(tokens[:, :-1]) + self.image(stack(pairs, "img"))[:, None]
             losses.append(self.find_losses(x, tokens[:, 1:], mask[:, 1:]))
-        # A batch may have no image: DDP waits for a gradient of every parameter, be it zero.
+        # A batch may have no image, but DDP waits for a gradient of every parameter.
         unused = sum(parameter.sum() for parameter in self.image.parameters())
         return torch.cat(losses).mean() + 0 * unused
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings of tokens and their places."""
+        """Return the embeddings of tokens and their positions."""
         embedded: torch.Tensor = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         return embedded
 
@@ -196,7 +196,7 @@ def train(rank: int, job: int, folder: Path, vocab_size: int) -> None:
         dataset.set_dataloader_states(state)
     loader = DataLoader(dataset, BATCH_SIZE, num_workers=num_workers, collate_fn=mixed_collate)
 
-    # Ranks come to the end of the epoch at different steps; join() lets the others go on.
+    # Ranks reach the end of the epoch at different steps; join() lets the others continue.
     with open(folder / f"samples-{job}-{rank}.txt", "w") as samples, model.join():
         for step, batch in enumerate(loader, start=1):
             loss = model(batch)
@@ -230,7 +230,7 @@ def identify(sample: Sample) -> str:
 
 
 def read_epoch(dataset: MergedDataset) -> Counter[str]:
-    """Return the samples of all sources, read in turn without mixing."""
+    """Return the samples of all sources, read one after the other without mixing."""
     found = Counter[str]()
     for each in dataset.sources():
         source = each.dataset
@@ -243,12 +243,12 @@ def read_epoch(dataset: MergedDataset) -> Counter[str]:
 
 
 def show_advice(folder: Path) -> None:
-    """Print what the sources hold and what to do about them in a long run, and draw it."""
+    """Print statistics and recommendations for the sources of a long run, and plot them."""
     dataset = open_data(folder / "data", cyclic=True)
     report = report_lengths(dataset, num_samples=5000, num_ranks=8, num_workers=2)
     print(textwrap.indent(report.to_text(), "   "))
 
-    print("\n   The texts before they are packed, to choose a sequence length:")
+    print("\n   The texts before packing, to choose a sequence length:")
     texts = JsonlIterableDataset(folder / "data" / "reference_{0..2}.jsonl")
     texts.name = "reference"
     unpacked = report_lengths(texts, length_of=TextLength(folder / "data" / "tokenizer.json"))
@@ -256,9 +256,9 @@ def show_advice(folder: Path) -> None:
     try:
         report.draw(folder / "lengths.svg")
         unpacked.draw(folder / "unpacked.svg")
-        print(f"   The same as pictures: {folder / 'lengths.svg'} and unpacked.svg next to it")
+        print(f"   Plots: {folder / 'lengths.svg'} and unpacked.svg")
     except ConfigError as error:
-        print(f"   No pictures: {error}")
+        print(f"   No plots: {error}")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -277,12 +277,12 @@ def main() -> int:
     multiprocessing.set_forkserver_preload(["torch.distributed", "01_quickstart", "torch._dynamo"])
     start = time.monotonic()
 
-    quickstart.say(1, "Draw images, and write them as tar, texts as jsonl and code as Zarr")
+    quickstart.say(1, "Write images as tar, texts as jsonl and code as Zarr")
     vocab_size = write_data(
         folder / "data", arguments.images, arguments.files, arguments.vocab_size
     )
 
-    quickstart.say(2, f"Open them as {CONFIG.name} says, and ask what there is")
+    quickstart.say(2, f"Open them with {CONFIG.name}, and print statistics")
     show_advice(folder)
 
     for job, (num_ranks, num_workers, num_steps) in enumerate(JOBS):
@@ -298,7 +298,7 @@ def main() -> int:
             found = progress(open_data(folder / "data"), state)
             print(textwrap.indent(found.to_text(), "   "))
 
-    quickstart.say(3 + len(JOBS), "Compare what was trained on with one epoch of the sources")
+    quickstart.say(3 + len(JOBS), "Compare the trained samples with one epoch of the sources")
     epoch = read_epoch(open_data(folder / "data"))
     files = sorted(folder.glob("samples-*.txt"))
     trained = Counter(line for file in files for line in file.read_text().splitlines())

@@ -1,12 +1,12 @@
-"""From questions and answers to a model that was fine-tuned, and then taught to prefer.
+"""Fine-tune a small GPT on questions and answers, and then align it with preference pairs.
 
     python examples/06_sft_dpo.py
 
-The questions are about the functions of Python's own standard library, and the answers are what
-their docstrings say. They are written as jsonl, and tokenised through a chat template into two
-stores: dialogues, of which the answers alone are trained, and pairs of the right answer and one
-that is about another function and breaks off. A small GPT is trained on the dialogues, and then by
-DPO on the pairs. What it is asked about at the end it has seen in neither.
+The questions are about functions of Python's standard library, and the answers are their
+docstrings. They are written as jsonl, and tokenised through a chat template into two stores:
+conversations, of which only the answers are trained, and pairs of the correct answer and a
+truncated one about another function. A small GPT is trained on the conversations, and then by DPO
+on the pairs. The questions at the end are held out from both.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from zindex.store.record_reader import RecordReader
 quickstart = import_module("01_quickstart")  # in the same folder
 
 SEED, SEQUENCE_LENGTH, BATCH_SIZE, WIDTH, BETA = 1234, 96, 16, 96, 0.1
-# Of both stores the same records are held out: record i of each is about the same function.
+# Both stores hold out the same records: record i of each is about the same function.
 SPLIT = "90,10,0"
 SPECIAL = ["<|im_start|>", "<|im_end|>"]  # those of the template ChatML
 Batch = dict[str, torch.Tensor]
@@ -47,7 +47,7 @@ def read_functions() -> Iterator[tuple[str, str]]:
     for path in sorted(library.glob("*.py")):
         try:
             nodes = ast.walk(ast.parse(path.read_text("utf-8", "replace")))
-        except SyntaxError:  # some installations carry files of another Python
+        except SyntaxError:  # some installations contain files of another Python version
             continue
         for node in nodes:
             text = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
@@ -85,7 +85,7 @@ def write_data(folder: Path, number: int, vocab_size: int) -> int:
 
 
 def make_stores(folder: Path) -> tuple[Store, Store]:
-    """Return the stores of dialogues and of pairs."""
+    """Return the stores of conversations and of pairs."""
     settings = {"tokenizer": folder / "tokenizer.json", "chat_template": "chatml"}
     chats, pairs = (
         tokenize(
@@ -101,7 +101,7 @@ def make_stores(folder: Path) -> tuple[Store, Store]:
 
 
 def show_store(store: Store, tokenizer: Tokenizer) -> None:
-    """Print what a store holds, and its first record."""
+    """Print the content of a store, and its first record."""
     facts = describe_tokens(store)
     counts = {item["name"]: item["num_values"] for item in store.spec["fields"]}
     del counts["__key__"]
@@ -134,7 +134,7 @@ class TinyChat(nn.Module):
         return logits
 
     def find_loss(self, batch: Batch) -> torch.Tensor:
-        """Return the loss of windows of dialogues: of the targets that are trained."""
+        """Return the loss of windows of conversations, over the trained targets."""
         mask = batch["loss_mask"]
         logits = self(batch["input_ids"])
         return functional.cross_entropy(logits[mask], batch["target_ids"][mask])
@@ -147,8 +147,8 @@ class TinyChat(nn.Module):
 
 
 def train_sft(model: TinyChat, store: Store, num_steps: int) -> tuple[float, float, float]:
-    """Train on dialogues; return the first loss, the last ones' mean, and that of held-out ones."""
-    # Windows of one dialogue each, so that none is asked about another one.
+    """Train on conversations; return the first, mean last and held-out loss."""
+    # Windows of one conversation each, so that no question sees another one.
     data, held_out = (
         DatasetFactory.load(
             "sft",
@@ -182,7 +182,7 @@ def train_sft(model: TinyChat, store: Store, num_steps: int) -> tuple[float, flo
 
 
 def find_margins(model: TinyChat, reference: TinyChat, batch: Batch) -> torch.Tensor:
-    """Return by how much more than the reference the model prefers the chosen answers."""
+    """Return how much more the model prefers the chosen answers than the reference does."""
     chosen, rejected = ((batch[name], batch[f"{name}_mask"]) for name in ("chosen", "rejected"))
     with torch.no_grad():
         known = reference.score(*chosen) - reference.score(*rejected)
@@ -190,7 +190,7 @@ def find_margins(model: TinyChat, reference: TinyChat, batch: Batch) -> torch.Te
 
 
 def train_dpo(model: TinyChat, store: Store, num_steps: int) -> tuple[float, float]:
-    """Train on pairs; return the mean margin of held-out pairs, and how many are ranked right."""
+    """Train on pairs; return the mean held-out margin, and the number of pairs ranked correctly."""
     data, held_out = (
         DatasetFactory.load("dpo", store.root, SEQUENCE_LENGTH, split=split, split_weights=SPLIT)
         for split in ("train", "valid")
@@ -230,33 +230,35 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = parse_arguments()
     torch.manual_seed(SEED)
-    torch.set_num_threads(1)  # more would get in each other's way over so small a model
+    torch.set_num_threads(1)  # more threads would slow down such a small model
     folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Ask about the functions of the standard library, and train a tokenizer")
+    quickstart.say(1, "Write questions about the standard library, and train a tokenizer")
     vocab_size = write_data(folder, arguments.questions, arguments.vocab_size)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
-    quickstart.say(2, "Tokenise dialogues and pairs, as `zindex tokenize --for sft` and dpo do")
+    quickstart.say(2, "Tokenise conversations and pairs, like `zindex tokenize --for sft` and dpo")
     chats, pairs = make_stores(folder)
     for store in (chats, pairs):
         show_store(store, tokenizer)
 
-    quickstart.say(3, "Train on the dialogues: the answers alone count")
+    quickstart.say(3, "Fine-tune on the conversations (loss on answers only)")
     model = TinyChat(vocab_size)
     first, last, valid = train_sft(model, chats, arguments.steps)
 
-    quickstart.say(4, "Train on the pairs: the right answer shall be likelier than the other one")
+    quickstart.say(4, "Train on the pairs with DPO, to prefer the right answers")
     margin, share = train_dpo(model, pairs, arguments.pair_steps)
 
     print(
-        f"\nThe loss fell from {first:.3f} to {last:.3f} ({valid:.3f} on held-out dialogues); of "
-        f"held-out pairs the margin is {margin:.2f}, and {share:.0%} lean to the right answer more "
-        f"than before; {time.monotonic() - start:.0f} s in all."
+        f"\nThe loss fell from {first:.3f} to {last:.3f} ({valid:.3f} on held-out conversations). "
+        f"On held-out pairs the margin is {margin:.2f}, and {share:.0%} prefer the right answer "
+        f"more than before; {time.monotonic() - start:.0f} s in all."
     )
     if last > 0.8 * first or margin <= 0:
-        print("Error: the loss must fall by a fifth, and the margin grow; train for more --steps")
+        print(
+            "Error: the loss must fall by a fifth, and the margin must grow; train for more --steps"
+        )
         return 1
     return 0
 

@@ -1,9 +1,9 @@
-"""Look at corpora and at a run with xarray and Dask, before anything is converted or built.
+"""Inspect corpora and a run with xarray and Dask, before anything is converted or built.
 
     python examples/07_xarray.py
 
 The corpora are those of the quickstart. Their .bin/.idx pairs and the indices of a blend open as
-lazy arrays; lengths, tokens and the mix over time are ordinary xarray and Dask code.
+lazy arrays; lengths, tokens and the blend over time are plotted with ordinary xarray and Dask code.
 """
 
 import argparse
@@ -23,7 +23,7 @@ quickstart = import_module("01_quickstart")  # in the same folder
 WEIGHTS = {"code": 0.7, "docstrings": 0.2, "reference": 0.1}
 COLORS = {"code": "#0072b2", "docstrings": "#d55e00", "reference": "#009e73"}
 SEQUENCE_LENGTH = 128
-#: Samples of one point of the mix over time.
+#: Samples per point of the blend over time.
 WINDOW = 250
 
 Values = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ def mix_over_time(blend: xarray.DataTree) -> xarray.DataArray:
 def plot(
     corpora: dict[str, xarray.Dataset], mix: xarray.DataArray, vocab_size: int, path: Path
 ) -> None:
-    """Draw lengths, tokens and the mix over time side by side."""
+    """Draw lengths, tokens and the blend over time side by side."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -122,12 +122,12 @@ def main() -> None:
     folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Tokenise text that Python brings along, as .bin/.idx pairs")
+    quickstart.say(1, "Tokenise text that ships with Python into .bin/.idx pairs")
     names, vocab_size = quickstart.write_corpora(
         folder / "corpora", arguments.files, arguments.vocab_size
     )
 
-    quickstart.say(2, "Open the pairs with xarray: nothing is converted, and nothing read yet")
+    quickstart.say(2, "Open the pairs with xarray, lazily and without conversion")
     corpora = {
         name: xarray.open_dataset(folder / "corpora" / f"{name}.idx", engine="zindex", chunks={})
         for name in names
@@ -135,7 +135,9 @@ def main() -> None:
     for name, corpus in corpora.items():
         print(describe(name, corpus))
 
-    quickstart.say(3, "Open the indices of a blend, which is not built: shards are computed")
+    quickstart.say(
+        3, "Open the indices of a blend that is not built; shards are computed on demand"
+    )
     write_run(folder / "run.yaml", arguments.samples)
     tree = zindex.open_index(folder / "run.yaml")
     blend = tree["train/blend"]
@@ -147,14 +149,14 @@ def main() -> None:
     print(f"   position {position:,} is sample {sample:,} of {name}, tokens {tokens.values[:8]}...")
 
     mix = mix_over_time(blend)
-    quickstart.say(4, "Draw lengths, tokens and the mix over time")
+    quickstart.say(4, "Plot lengths, tokens and the blend over time")
     for name, share in zip(mix.dataset.values, mix.mean("sample").values, strict=True):
         print(f"   {name:<11} {share:.4f} of the run, weight {WEIGHTS[name]:g}")
     try:
         plot(corpora, mix, vocab_size, folder / "run.png")
-        print(f"\nThe picture: {folder / 'run.png'}")
+        print(f"\nPlot: {folder / 'run.png'}")
     except ImportError as error:
-        print(f"\nThere is no picture ({error}); install zindex[quickstart] for one")
+        print(f"\nNo plot ({error}); install zindex[quickstart]")
     print(f"{time.monotonic() - start:.0f} s in all.")
 
 

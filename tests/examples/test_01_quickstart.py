@@ -48,7 +48,7 @@ def test_quickstart_says_when_the_loss_does_not_fall(tmp_path: Path) -> None:
         *("--vocab-size", "300"),
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "the loss must fall by a fifth at least; train for more --steps" in done.stdout
+    assert "the loss must fall by at least a fifth; train for more --steps" in done.stdout
 
 
 def test_quickstart_leaves_other_files_alone(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_blend_keeps_to_the_weights_in_both_orders(tmp_path: Path) -> None:
     # Two standard deviations of 5,000 draws of one in ten are at most 30 samples.
     assert farthest["megatron"] < 1 < 10 < farthest["scalable"] < 150
     assert "       100      0.7000      0.2000      0.1000" in done.stdout
-    assert f"The same as a picture: {folder}/blend.png" in done.stdout
+    assert f"Plot: {folder}/blend.png" in done.stdout
     picture = (folder / "blend.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 20_000
@@ -43,5 +43,5 @@ def test_a_missing_plot_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     example = import_module("02_blend")
     said = example.show_picture({}, tmp_path / "blend.png")
-    assert said.startswith("The table has no picture (import of matplotlib halted")
-    assert said.endswith("install zindex[quickstart] for one")
+    assert said.startswith("No plot (import of matplotlib halted")
+    assert said.endswith("install zindex[quickstart]")

@@ -22,4 +22,6 @@ def test_a_killed_job_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
     }
     assert samples["samples-1-0.txt"] == list(range(80, 192))
     assert samples["samples-2-0.txt"] == [16 * step + i for step in range(8) for i in range(8)]
-    assert "   192 samples without a break, 192 with one\nsame token stream: True" in done.stdout
+    assert (
+        "   192 samples without interruption, 192 with one\nsame token stream: True" in done.stdout
+    )

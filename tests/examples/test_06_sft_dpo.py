@@ -38,7 +38,7 @@ def test_a_model_is_tuned_and_taught_to_prefer(tmp_path: Path) -> None:
     # Each dialogue is one window, of the same records in both stores.
     assert sum(map(int, counted.groups())) == 600
     found = re.search(
-        r"fell from ([\d.]+) to ([\d.]+) .* the margin is ([\d.]+), and (\d+)% lean", done.stdout
+        r"fell from ([\d.]+) to ([\d.]+) .* the margin is ([\d.]+), and (\d+)% prefer", done.stdout
     )
     assert found is not None, done.stdout
     first, last, margin, share = map(float, found.groups())
