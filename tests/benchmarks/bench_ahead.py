@@ -1,4 +1,4 @@
-"""A permutation that is begun before datasets are opened, against one that is begun after.
+"""A permutation that starts before datasets are opened, against one that starts afterwards.
 
 ``python -m tests.benchmarks.bench_ahead --datasets 200 --documents 1e6 --samples 1e8``
 
@@ -50,13 +50,13 @@ def run_worker(name: str, path: str, tiny: str) -> None:
     """Build a run in this process and print its figures as JSON."""
     import zindex
     from zindex.indexing import run as building_run
-    from zindex.kernels import early
+    from zindex.kernels import numpy_budget
 
     folder = Path(path).parent
     shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
     nothing = mock.patch.object(building_run, "known_permutations", return_value=())
     with nothing if name == AFTER else nullcontext():
-        early.end()
+        numpy_budget.exhaust()
         zindex.build(tiny)
         start = time.perf_counter()
         zindex.build(path, timeline=folder / f"{name}.json")

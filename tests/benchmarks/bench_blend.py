@@ -1,4 +1,4 @@
-"""Blends: Megatron Core's C++ helper against ``build_blend``, on the same weights.
+"""Blends: Megatron Core's C++ helper against ``build_blend``, with the same weights.
 
 ``python -m tests.benchmarks.bench_blend --datasets 100 1000 --samples 1e8 --runs 3``
 

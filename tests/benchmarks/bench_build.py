@@ -1,4 +1,4 @@
-"""Whole index builds: Megatron Core's rank-0 path against ``zindex.build``, on the same documents.
+"""Index builds: Megatron Core's rank-0 path against ``zindex.build``, on the same documents.
 
 ``python -m tests.benchmarks.bench_build --documents 1e7 1e8 --runs 3``
 
@@ -25,7 +25,7 @@ from tests.benchmarks.contenders import ARRAYS, SEED, make_dataset
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
 from zindex.inspection.bench.machine import peak_nbytes
-from zindex.kernels import early
+from zindex.kernels import numpy_budget
 
 SEQUENCE_LENGTH = 4096
 RIVAL = "megatron-core, rank 0"
@@ -93,7 +93,7 @@ def build(name: str, prefix: str, suffix: str, folder: str) -> Any:
 
 def run_worker(name: str, prefix: str, tiny: str, suffix: str) -> None:
     """Build once in this process and print its figures as JSON."""
-    early.end()
+    numpy_budget.exhaust()
     with tempfile.TemporaryDirectory(dir=Path(prefix).parent) as folder:
         build(name, tiny, suffix, folder)
     target = tempfile.mkdtemp(dir=Path(prefix).parent)

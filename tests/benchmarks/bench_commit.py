@@ -1,4 +1,4 @@
-"""An array to disk: a committed store of ours against zarr-python and ``numpy.save``, same values.
+"""Writing an array: a committed store against zarr-python and ``numpy.save``, same values.
 
 ``python -m tests.benchmarks.bench_commit --size 1e8 --runs 3``
 

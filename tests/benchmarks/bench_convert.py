@@ -1,4 +1,4 @@
-"""``.bin/.idx`` to Zarr: ours against a loop with zarr-python, and against a copy of the file.
+"""``.bin/.idx`` to Zarr: ``zindex.convert`` against a zarr-python loop and a copy of the file.
 
 ``python -m tests.benchmarks.bench_convert --tokens 5e8 --runs 3``
 

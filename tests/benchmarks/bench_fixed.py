@@ -1,4 +1,4 @@
-"""Fixed costs: what ordinary sizes cost a user who has set nothing, against Megatron Core.
+"""Fixed costs of ordinary sizes with default settings, against Megatron Core.
 
 ``python -m tests.benchmarks.bench_fixed --runs 3``; ``--documents 1e8 --datasets 10000`` takes long
 

@@ -1,4 +1,4 @@
-"""The first batch of a run: after the whole build, or while the rest is still being built.
+"""Time to the first batch of a run, after the whole build or while the rest is being built.
 
 ``python -m tests.benchmarks.bench_follow --datasets 4 --samples 1e8 --runs 3``
 
@@ -61,11 +61,11 @@ def run_worker(name: str, missing: str, path: str, tiny: str) -> None:
     """Open a run in this process and print its figures as JSON."""
     import distributed  # noqa: F401  as a training process that has begun to work
 
-    from zindex.kernels import early
+    from zindex.kernels import numpy_budget
 
     follow = 600.0 if name == FOLLOW else None
     shutil.rmtree(Path(tiny).parent / "index", ignore_errors=True)
-    early.end()
+    numpy_budget.exhaust()
     open_and_read(tiny, None)
     pattern = "blend-*" if missing == "blend" else "*"
     for store in (Path(path).parent / "index").glob(pattern):

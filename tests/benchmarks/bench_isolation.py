@@ -1,4 +1,4 @@
-"""Steps of a fixed training loop alone, and beside builds on the processors of its node.
+"""Steps of a fixed training loop, alone and with builds on the other processors of its node.
 
 ``python -m tests.benchmarks.bench_isolation --steps 1000 --documents 1e6 --samples 1e8``
 

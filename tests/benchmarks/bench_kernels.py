@@ -19,7 +19,7 @@ import numpy as np
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
 from zindex.inspection.bench.machine import peak_nbytes
-from zindex.kernels import early
+from zindex.kernels import numpy_budget
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
 from zindex.kernels.legacy_shuffle import BLOCK, draw_targets, legacy_shuffle
 from zindex.kernels.mersenne import KEY_LENGTH, seed_state
@@ -200,7 +200,7 @@ WORKS = {
 def run_worker(name: str, key: str, size: str) -> None:
     """Time one case in this process and print its figures as JSON."""
     case = WORKS[key].cases[name]
-    early.end()
+    numpy_budget.exhaust()
     case(_WARM_SIZE)
     gc.collect()
     seconds, made = case(int(size))

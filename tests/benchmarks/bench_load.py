@@ -1,4 +1,4 @@
-"""Batches through torch's DataLoader: ours from a store against Megatron Core's, on the same data.
+"""Batches through torch's DataLoader: a zindex store against Megatron Core, on the same data.
 
 ``python -m tests.benchmarks.bench_load --tokens 1e8 --seconds 2 --runs 3``
 

@@ -1,4 +1,4 @@
-"""Sentence mappings: Megatron Core's helpers against ours, and whole builds by one thread and two.
+"""Sentence mappings: Megatron Core's helpers against zindex, and builds with one and two threads.
 
 ``python -m tests.benchmarks.bench_mapping --documents 2e6 --runs 3``
 

@@ -1,4 +1,4 @@
-"""BERT's and T5's samples: ours from a store against Megatron Core's from its pair, on one corpus.
+"""BERT and T5 samples: a zindex store against Megatron Core's pair, on the same corpus.
 
 ``python -m tests.benchmarks.bench_masked --documents 1e4 --seconds 1 --runs 3``
 

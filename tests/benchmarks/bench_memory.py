@@ -1,4 +1,4 @@
-"""The most memory that builds hold, at several sizes of the corpus: it must not grow with it.
+"""Peak memory of builds at several corpus sizes: it must not grow with the corpus.
 
 ``python -m tests.benchmarks.bench_memory --documents 1e7 1e8 1e9``
 

@@ -1,4 +1,4 @@
-"""Indices that exist: opening them with ours, with ``numpy.load`` and with zarr-python.
+"""Opening existing indices: zindex against ``numpy.load`` and zarr-python.
 
 ``python -m tests.benchmarks.bench_open --datasets 1 1000 --runs 3``
 

@@ -1,4 +1,4 @@
-"""Packing: plain Python against the kernel, and whole builds by one worker and by two.
+"""Packing: plain Python against the kernel, and builds with one and two workers.
 
 ``python -m tests.benchmarks.bench_packing --documents 2e7 --python 1e6 --runs 3``
 

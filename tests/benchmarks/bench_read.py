@@ -1,4 +1,4 @@
-"""Spans of tokens by position: ours, a memory map, zarr-python, and a copy of the same bytes.
+"""Spans of tokens by position: zindex, a memory map, zarr-python, and a copy of the same bytes.
 
 ``python -m tests.benchmarks.bench_read --tokens 1e8 --members 1000 --runs 3``
 

@@ -1,4 +1,4 @@
-"""Records of tar and jsonl files by number: from an imported store, and from the files themselves.
+"""Records of tar and jsonl files by number: from an imported store and from the files themselves.
 
 ``python -m tests.benchmarks.bench_records --records 1e5 --runs 3``
 

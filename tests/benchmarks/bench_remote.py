@@ -1,4 +1,4 @@
-"""Batches from a store far away: against ranges of a flat file, read ahead as far.
+"""Batches from a remote store, against ranges of a flat file with the same prefetch depth.
 
 ``python -m tests.benchmarks.bench_remote --tokens 1e8 --seconds 8 --latency 0.03 --runs 3``
 

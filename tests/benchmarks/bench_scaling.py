@@ -123,9 +123,9 @@ def _build_alone(data: SyntheticData, index: str, order: str) -> None:
     """Compile kernels, or load them, by a build in this very process."""
     import zindex
     from zindex.execution.executor import SerialExecutor
-    from zindex.kernels import early
+    from zindex.kernels import numpy_budget
 
-    early.end()
+    numpy_budget.exhaust()
     own = f"{index}-{os.getpid()}"
     run, _ = describe_build(data, own, KINDS[order], shard_length=256)
     zindex.build(run, SerialExecutor())

@@ -1,4 +1,4 @@
-"""Texts to a corpus: ours in one and two processes against a plain loop into Megatron's builder.
+"""Text to a corpus: zindex with one and two processes against a loop with Megatron's builder.
 
 ``python -m tests.benchmarks.bench_tokenize --megabytes 25 --runs 3``
 

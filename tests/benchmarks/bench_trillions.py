@@ -1,4 +1,4 @@
-"""Trillions of tokens over a thousand datasets, from ``.idx`` files to committed indices and blend.
+"""Trillions of tokens in a thousand datasets, from ``.idx`` files to committed indices and blend.
 
 ``python -m tests.benchmarks.bench_trillions --tokens 5e11 1e12 5e12 --runs 2``
 
@@ -32,7 +32,7 @@ from tests.benchmarks.bench_build import SEQUENCE_LENGTH, build_megatron
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import Figures, folder_nbytes, make_parser, run_once
 from zindex.inspection.bench.machine import peak_nbytes
-from zindex.kernels import early
+from zindex.kernels import numpy_budget
 
 MEAN_LENGTH = 5000
 RIVAL = "megatron-core, rank 0, estimated"
@@ -184,7 +184,7 @@ def run_worker(name: str, folder: str, tiny: str) -> None:
     run = work.get(name) or (lambda *places: run_zindex(CONTENDERS[name], *places))
     with tempfile.TemporaryDirectory(dir=Path(folder).parent) as target:
         if name != "limits":
-            early.end()
+            numpy_budget.exhaust()
             run(list_prefixes(tiny), f"{target}/tiny")
         os.makedirs(f"{target}/index")
         print(json.dumps(run(list_prefixes(folder), f"{target}/index")))

@@ -1,4 +1,4 @@
-"""One client and one scheduler for 1 to 1,000 workers: measured, beside the forecast.
+"""One client and one scheduler for 1 to 1,000 workers: measured, and compared with the forecast.
 
 ``python -m tests.benchmarks.bench_workers --workers 1 10 100 1000 --tasks 2000``
 

@@ -20,7 +20,7 @@ from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.errors import ConfigError, PlanError
-from zindex.indexing import blend_arrays, kept_indices
+from zindex.indexing import blend_arrays, store_computed
 from zindex.indexing.blend_arrays import compute_blend_arrays
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.plan.blend_plan import BlendPlan
@@ -218,8 +218,8 @@ def wait_for_stores() -> None:
 def test_an_index_that_opens_faster_than_it_is_computed_is_stored(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)
-    monkeypatch.setattr(kept_indices, "MIN_KEPT_ERRORS", 100)
+    monkeypatch.setattr(store_computed, "MIN_STORED_ROWS", 10)
+    monkeypatch.setattr(store_computed, "MIN_STORED_ERRORS", 100)
     choices: dict[str, Any] = {"blend": (paths, [0.1, 0.2, 0.7]), "order": order}
     first, small, _ = build([300, 20, 0], tmp_path / "index", **choices)
     sample, _, _ = first[7]["tokens"], first[299], small[0]
@@ -244,7 +244,7 @@ def test_an_index_that_opens_faster_than_it_is_computed_is_stored(
 def test_an_index_that_cannot_be_kept_is_computed_all_the_same(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)
+    monkeypatch.setattr(store_computed, "MIN_STORED_ROWS", 10)
     caplog.set_level("INFO", "zindex")
     (tmp_path / "index").write_text("a file")
     train = build([300, 0, 0], tmp_path / "index", blend=([paths[2]], None))[0]
@@ -256,7 +256,7 @@ def test_an_index_that_cannot_be_kept_is_computed_all_the_same(
 def test_other_ranks_and_workers_keep_nothing(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_indices, "MIN_KEPT_ROWS", 10)
+    monkeypatch.setattr(store_computed, "MIN_STORED_ROWS", 10)
     worker = SimpleNamespace(daemon=True)
     for home, attribute, value in (
         (multiprocessing, "current_process", worker),

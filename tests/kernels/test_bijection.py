@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from zindex.errors import PlanError
 from zindex.kernels import bijection as module
-from zindex.kernels import early
+from zindex.kernels import numpy_budget
 from zindex.kernels.bijection import (
     BIJECTION_VERSION,
     KEY_DTYPE,
@@ -49,7 +49,7 @@ def add_round(target, source, key, radix):
 @pytest.fixture(autouse=True, scope="module")
 def _kernels():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(early, "_MOST_VALUES", -1)
+        patch.setattr(numpy_budget, "MAX_VALUES", -1)
         yield
 
 
@@ -90,7 +90,7 @@ def test_numpy_maps_the_first_values_alike(seed, size, start):
     positions = np.arange(start, min(size, start + 50))
     expected, ranged = permute(positions, size, keys), np.empty(positions.size, np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(early, "_MOST_VALUES", 1 << 62)
+        patch.setattr(numpy_budget, "MAX_VALUES", 1 << 62)
         patch.setattr(module, "_map_range", None)
         patch.setattr(module, "_map_each", None)
         mapped = permute(positions, size, keys)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import WriteCorpus
 from zindex.errors import ConfigError
-from zindex.kernels import _cache, _folders
+from zindex.kernels import _cache, _cache_folders
 from zindex.kernels import warm as warming
 from zindex.kernels._jit import is_compiled, jit
 from zindex.kernels.warm import warm
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the directory that keeps the kernels of this test."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
-    (chosen,) = _folders.folders()
+    (chosen,) = _cache_folders.folders()
     return chosen
 
 
@@ -155,15 +155,18 @@ def test_the_directory_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(_folders.tempfile, "gettempdir", lambda: "/scratch")
+    monkeypatch.setattr(_cache_folders.tempfile, "gettempdir", lambda: "/scratch")
     shared = Path(f"/scratch/zindex-{os.geteuid()}")
-    assert [path.parent for path in _folders.folders()] == [tmp_path / ".cache/zindex", shared]
+    assert [path.parent for path in _cache_folders.folders()] == [
+        tmp_path / ".cache/zindex",
+        shared,
+    ]
     monkeypatch.setenv("HOME", str(tmp_path / "missing"))
-    assert [path.parent for path in _folders.folders()] == [shared]
+    assert [path.parent for path in _cache_folders.folders()] == [shared]
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert [path.parent for path in _folders.folders()] == [shared]
+    assert [path.parent for path in _cache_folders.folders()] == [shared]
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert [path.parent for path in _folders.folders()] == [Path("/caches/zindex"), shared]
+    assert [path.parent for path in _cache_folders.folders()] == [Path("/caches/zindex"), shared]
 
 
 def test_the_next_directory_is_used_if_one_cannot_be_written(
@@ -171,7 +174,7 @@ def test_the_next_directory_is_used_if_one_cannot_be_written(
 ) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    monkeypatch.setattr(_folders.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(_cache_folders.tempfile, "gettempdir", lambda: str(tmp_path))
     first, second = make_kernel(), make_kernel()
     assert not is_compiled(first)
     assert first(41) == 42
@@ -187,8 +190,8 @@ def sources(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     made = tmp_path / "sources"
     made.mkdir()
     (made / "helpers.py").write_text("STEP = 1\n")
-    monkeypatch.setattr(_folders, "_PACKAGE", made)
-    monkeypatch.setattr(_folders, "IMPORTED", float("inf"))
+    monkeypatch.setattr(_cache_folders, "_PACKAGE", made)
+    monkeypatch.setattr(_cache_folders, "IMPORTED", float("inf"))
     return made
 
 
@@ -207,11 +210,11 @@ def test_a_change_after_the_import_ends_caching(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = (sources / "helpers.py").stat().st_ctime
-    monkeypatch.setattr(_folders, "IMPORTED", changed)
-    assert _folders.folders() == []
+    monkeypatch.setattr(_cache_folders, "IMPORTED", changed)
+    assert _cache_folders.folders() == []
     assert make_kernel()(41) == 42
-    monkeypatch.setattr(_folders, "IMPORTED", changed + 1)
-    assert len(_folders.folders()) == 1
+    monkeypatch.setattr(_cache_folders, "IMPORTED", changed + 1)
+    assert len(_cache_folders.folders()) == 1
 
 
 def test_old_versions_are_removed(folder: Path) -> None:
@@ -278,7 +281,7 @@ def test_shared_kernels_are_read_by_all_users(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.setattr(_folders, "SHARED", tmp_path / "package")
+    monkeypatch.setattr(_cache_folders, "SHARED", tmp_path / "package")
     monkeypatch.setattr(warming, "_compile_common", lambda: make_kernel()(41))
     folder = warm(shared=True)
     assert folder.parent == tmp_path / "package"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from zindex.kernels.extents import COPY, STATE_LENGTH, TRUTH, WIDEN, gather_extents
+from zindex.kernels.gather_extents import COPY, STATE_LENGTH, TRUTH, WIDEN, gather_extents
 
 Array = npt.NDArray[Any]
 

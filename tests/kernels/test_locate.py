@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zindex.kernels import early
+from zindex.kernels import numpy_budget
 from zindex.kernels.locate import _fill_table, _locate, locate
 
 
 @pytest.fixture(autouse=True, scope="module", params=[-1, 1 << 62], ids=["kernels", "numpy"])
 def _early_values(request):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(early, "_MOST_VALUES", request.param)
+        patch.setattr(numpy_budget, "MAX_VALUES", request.param)
         yield
 
 

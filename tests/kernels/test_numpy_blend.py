@@ -10,12 +10,12 @@ from zindex.kernels import numpy_blend
 from zindex.kernels.numpy_blend import blend_in_numpy
 
 
-def assert_equals_kernel(shares: np.ndarray, num_positions: int) -> None:
+def assert_equals_kernel(shares: np.ndarray, num_positions: int, **settings: int) -> None:
     is_exhaustive = shares.dtype == np.int64
     weights = shares / float(shares.sum()) if is_exhaustive else shares
     counts = zeros(shares.size)
     got = np.empty(num_positions, np.int16), np.empty(num_positions, np.int64)
-    blend_in_numpy(shares, weights, counts, *got)
+    blend_in_numpy(shares, weights, counts, *got, **settings)
     expected = draw(
         weights, zeros(shares.size), 0, num_positions, shares if is_exhaustive else None
     )
@@ -33,24 +33,20 @@ def assert_equals_kernel(shares: np.ndarray, num_positions: int) -> None:
 @example(sizes=[60] * 12, num_positions=300, is_exhaustive=True, block=300)
 def test_any_shares(sizes: list[int], num_positions: int, is_exhaustive: bool, block: int) -> None:
     shares = np.array(sizes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numpy_blend, "_BLOCK", block)
-        if is_exhaustive:
-            assert_equals_kernel(shares, int(shares.sum()))
-        else:
-            assert_equals_kernel(shares / shares.sum(), num_positions)
+    if is_exhaustive:
+        assert_equals_kernel(shares, int(shares.sum()), block_length=block)
+    else:
+        assert_equals_kernel(shares / shares.sum(), num_positions, block_length=block)
 
 
 @pytest.mark.parametrize("datasets", [2, 10, 300])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("warm_up", [0, 32])
-def test_guesses_of_all_kinds(
-    monkeypatch: pytest.MonkeyPatch, kind: str, datasets: int, warm_up: int
-) -> None:
-    monkeypatch.setattr(numpy_blend, "_WARM_UP", warm_up)
+def test_guesses_of_all_kinds(kind: str, datasets: int, warm_up: int) -> None:
     weights = make_weights(kind, datasets, 7)
-    assert_equals_kernel(weights, 20_000)
-    assert_equals_kernel(np.maximum(weights * 20_000, 1).astype(np.int64), 19_000)
+    assert_equals_kernel(weights, 20_000, warm_up=warm_up)
+    sizes = np.maximum(weights * 20_000, 1).astype(np.int64)
+    assert_equals_kernel(sizes, 19_000, warm_up=warm_up)
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -63,8 +59,7 @@ def test_a_kernel_draws_what_stays_uncertain(monkeypatch: pytest.MonkeyPatch, ro
 
     kernel = numpy_blend.blend_range
     monkeypatch.setattr(numpy_blend, "blend_range", blend_range)
-    monkeypatch.setattr(numpy_blend, "_MAX_ROUNDS", rounds)
     # Between draws of the rare ones a guess stays wrong.
-    assert_equals_kernel(make_weights("giant", 10, 7), 100_000)
+    assert_equals_kernel(make_weights("giant", 10, 7), 100_000, max_rounds=rounds)
     (first,) = firsts
     assert 0 < first < 100_000

@@ -17,7 +17,7 @@ import pytest
 from tests.keyed.upstream_files import documents, masks, positions, write_bin, write_h5
 from zindex.errors import ConfigError, SourceError
 from zindex.ingest.keyed.convert_keyed import convert_keyed
-from zindex.kernels import extents
+from zindex.kernels import gather_extents
 from zindex.keyed import DatasetFactory, StoreFactory, detect_format
 
 
@@ -131,13 +131,13 @@ def test_d12_a_batch_of_all_keys_is_one_gather(
         write_bin(tmp_path / f"shard_{shard}", content | {"position_ids": positions(tokens)})
     dataset = DatasetFactory.load("sft", tmp_path, 48)
     calls: list[int] = []
-    gather = extents.gather_extents
+    gather = gather_extents.gather_extents
 
     def count(groups: np.ndarray, *spans: np.ndarray) -> int:
         calls.append(len(groups))
         return gather(groups, *spans)
 
-    monkeypatch.setattr(extents, "gather_extents", count)
+    monkeypatch.setattr(gather_extents, "gather_extents", count)
     numbers = list(range(0, len(dataset), 3))
     batch = dataset.collate(dataset.__getitems__(numbers))
     assert calls == [4, 4]  # the first one has all files opened

@@ -13,7 +13,7 @@ import torch
 from tests.datasets.test_gpt_dataset import open_dataset
 from zindex.loading.collate import collate
 from zindex.samples.batch import BatchTensors, SampleBatch
-from zindex.samples.handover import defer
+from zindex.samples.deferred import defer
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13]
 ITEMS = {"a": 1, "b": 2}

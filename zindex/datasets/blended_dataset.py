@@ -21,7 +21,7 @@ from zindex.datasets.utils import Split, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing import blend_arrays
 from zindex.indexing.ensure import BuildRequest
-from zindex.indexing.kept_indices import keep_computed
+from zindex.indexing.store_computed import store_computed
 from zindex.plan.blend_plan import BlendPlan
 from zindex.samples.batch import (
     BatchRequest,
@@ -249,7 +249,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
             log_single_rank(logger, logging.INFO, text)
         arrays = self._checked(blend_arrays.compute_blend_arrays(self.plan))
         if self._is_stored and self._rank == 0:
-            keep_computed(self.plan, self.config.path_to_cache or "", arrays)
+            store_computed(self.plan, self.config.path_to_cache or "", arrays)
         return arrays
 
     def _read_index(self, store: Store) -> blend_arrays.BlendArrays:

@@ -19,7 +19,7 @@ from zindex.datasets.sample_dataset import IndexArray, TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
 from zindex.indexing import index_arrays
-from zindex.indexing.kept_indices import keep_computed
+from zindex.indexing.store_computed import store_computed
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import Item, SampleBatch, resolve_positions
@@ -247,7 +247,7 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
             lengths = self.dataset.sequence_lengths[span.start : span.stop]
         arrays = index_arrays.compute_index_arrays(plan, lengths)
         if is_stored and self._rank == 0:
-            keep_computed(plan, self._index_folder, arrays)
+            store_computed(plan, self._index_folder, arrays)
         return arrays
 
     def _find_epochs(self, samples: Int64Array) -> Int64Array:

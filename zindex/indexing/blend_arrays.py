@@ -8,7 +8,7 @@ from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.uniform_shuffle import UniformShuffle, permute_all
-from zindex.kernels import early
+from zindex.kernels import numpy_budget
 from zindex.kernels._greedy import run_blend
 from zindex.kernels._jit import is_compiled, is_loaded
 from zindex.kernels.bijection import permute_range
@@ -121,7 +121,7 @@ def count_errors(plan: BlendPlan, num_positions: int) -> int:
 
 def _is_sooner_in_numpy(plan: BlendPlan, num_positions: int) -> bool:
     """Return whether numpy draws positions before the kernel would be ready."""
-    if is_loaded(run_blend) or early.has_ended():
+    if is_loaded(run_blend) or numpy_budget.is_exhausted():
         return False
     num_errors = count_errors(plan, num_positions)
     if num_errors > _LOADING_ERRORS:  # looking up a compiled kernel takes milliseconds

@@ -25,10 +25,10 @@ from zindex.indexing.blend import BlendBuild
 from zindex.indexing.coordination import Rank, wait_for_others, write_heartbeats
 from zindex.indexing.index import IndexBuild
 from zindex.indexing.index_arrays import IndexArrays
-from zindex.indexing.kept_indices import is_kept
 from zindex.indexing.packing import PackingBuild
 from zindex.indexing.sentence_mapping import MappingBuild
 from zindex.indexing.store_build import BuildResult, StoreBuild, find_index, ignore_progress
+from zindex.indexing.store_computed import is_worth_storing
 from zindex.io.objects import Place, PlaceLike
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import BuildPlan, CountedPlan
@@ -271,7 +271,7 @@ class Builds:
             self._finish_in_background()
         # Last, because the check of a small blend may need stores of its datasets.
         for request, receive in computed:
-            receive(find_index(request.store_plan) if is_kept(request.plan) else None)
+            receive(find_index(request.store_plan) if is_worth_storing(request.plan) else None)
 
     def _take_small(self) -> list[tuple[BuildRequest, Receive]]:
         """Return the requests of indices to compute, and build those that exceed the limit."""

@@ -9,7 +9,7 @@ from zindex.arrays import AnyArray, Int32Array, IntegerArray
 from zindex.indexing import index_tasks
 from zindex.indexing.computed_arrays import ComputedArray, KeyedEpochs, keyed_shuffle
 from zindex.kernels._jit import is_loaded
-from zindex.kernels.early import is_early
+from zindex.kernels.numpy_budget import use_numpy
 from zindex.kernels.samples import fill_boundaries, gather_lengths
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.keys import Stage
@@ -91,7 +91,7 @@ def compute_index_arrays(plan: IndexPlan, lengths: Int32Array) -> IndexArrays:
     by_numpy = (
         is_few(plan)
         and not is_loaded(fill_boundaries)
-        and is_early(plan.num_build_rows // _ROWS_PER_VALUE)
+        and use_numpy(plan.num_build_rows // _ROWS_PER_VALUE)
     )
     if plan.order == "scalable":
         documents = index_tasks.compute_documents(plan, 0, plan.num_rows)

@@ -20,23 +20,23 @@ from zindex.store.shard_files import ShardResult, store_all_shards
 logger = logging.getLogger(__name__)
 
 #: Rows of an index, and work of a blend, above which opening a store is faster than computing.
-MIN_KEPT_ROWS = 1 << 16
-MIN_KEPT_ERRORS = 1 << 23
+MIN_STORED_ROWS = 1 << 16
+MIN_STORED_ERRORS = 1 << 23
 
 Planned = IndexPlan | BlendPlan
 Arrays = IndexArrays | BlendArrays
 
 
-def is_kept(plan: BuildPlan) -> bool:
+def is_worth_storing(plan: BuildPlan) -> bool:
     """Return whether the process that computes a small index or blend stores it for later ones."""
     if isinstance(plan, BlendPlan):
         # The certificate of several shards is made by their build.
-        is_long = count_errors(plan, plan.num_samples) > MIN_KEPT_ERRORS
+        is_long = count_errors(plan, plan.num_samples) > MIN_STORED_ERRORS
         return is_long and plan.dataset_layout.num_shards == 1
-    return isinstance(plan, IndexPlan) and plan.num_build_rows > MIN_KEPT_ROWS
+    return isinstance(plan, IndexPlan) and plan.num_build_rows > MIN_STORED_ROWS
 
 
-def keep_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
+def store_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
     """Store what this process has computed in the background, if worthwhile.
 
     The process exits after the commit. Only the speed of later processes depends on it, so a
@@ -52,7 +52,7 @@ def keep_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
             )
 
     # Loader workers, which are daemonic, would all store the same index.
-    if is_kept(plan) and not multiprocessing.current_process().daemon:
+    if is_worth_storing(plan) and not multiprocessing.current_process().daemon:
         before_exit(BackgroundBuild(store, "zindex-keep").join)
 
 

@@ -32,7 +32,7 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from zindex.kernels import _folders
+from zindex.kernels import _cache_folders
 
 #: Directories that kernels of this process were read from or written to.
 used: set[Path] = set()
@@ -80,9 +80,9 @@ def _create(folder: Path) -> None:
     """Create a cache directory, and remove those of old versions."""
     if not folder.exists():
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o755 if _folders.chosen else 0o700, exist_ok=True)
+        folder.mkdir(mode=0o755 if _cache_folders.chosen else 0o700, exist_ok=True)
         versions = sorted(
-            folder.parent.glob(f"{_folders.PREFIX}*"), key=lambda path: path.stat().st_mtime
+            folder.parent.glob(f"{_cache_folders.PREFIX}*"), key=lambda path: path.stat().st_mtime
         )
         for old in versions[:-_NUM_VERSIONS]:
             shutil.rmtree(old, ignore_errors=True)
@@ -116,7 +116,7 @@ def _claim(name: str) -> bool:
 
     The lock of a killed process is released. If files cannot be locked, every process compiles.
     """
-    for folder in _folders.folders():
+    for folder in _cache_folders.folders():
         with suppress(OSError):
             _create(folder)
             with _opened(folder) as parent:
@@ -170,7 +170,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
     """
 
     def __init__(self, function: Any) -> None:
-        self._name = _folders.name_kernel(function)
+        self._name = _cache_folders.name_kernel(function)
 
     def _file(self, signature: Any, context: Any) -> str:
         """Return the name of the file of a signature on this processor."""
@@ -199,7 +199,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
 
     def _load(self, name: str, context: Any) -> Any:
         """Return the result of an earlier compilation in a file, or None."""
-        for folder in _folders.folders():
+        for folder in _cache_folders.folders():
             if (content := _read(folder, name)) is not None:
                 rtsys.initialize(context)
                 # A file that another version of a library cannot load is recompiled.
@@ -212,7 +212,7 @@ class KernelCache(NullCache):  # type: ignore[misc]
         name = self._file(signature, result.target_context)
         if not result.library.has_dynamic_globals:
             content = dumps(result._reduce())
-            for folder in _folders.folders():
+            for folder in _cache_folders.folders():
                 with suppress(OSError):
                     _write(folder, name, content)
                     break

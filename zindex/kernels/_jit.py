@@ -132,10 +132,10 @@ def is_loaded(kernel: Callable[..., Any]) -> bool:
 
 def is_compiled(kernel: Callable[..., Any]) -> bool:
     """Return whether this process or an earlier one has compiled a kernel."""
-    from zindex.kernels import _folders
+    from zindex.kernels import _cache_folders
 
-    pattern = f"{_folders.name_kernel(kernel)}-*"
-    return is_loaded(kernel) or any(any(path.glob(pattern)) for path in _folders.folders())
+    pattern = f"{_cache_folders.name_kernel(kernel)}-*"
+    return is_loaded(kernel) or any(any(path.glob(pattern)) for path in _cache_folders.folders())
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
@@ -160,7 +160,7 @@ _NAMES = {
         load_int64 load_uint32 load_uint8 memcpy pointer pread prefetch store_int64 store_uint8
         stream_int32 stream_labels_int32 stream_labels_uint16 stream_uint16
     """,
-    "_lanes": """
+    "_simd": """
         add_round draw_largest find_errors find_largest find_reaching load_lanes raise_lanes
         set_lane store_lanes
     """,

@@ -12,7 +12,7 @@ import numpy as np
 from zindex.arrays import Int64Array, IntegerArray, UInt32Array, UInt64Array
 from zindex.errors import PlanError
 from zindex.kernels._jit import NUM_WORDS, add_round, jit, load_lanes, store_lanes
-from zindex.kernels.early import is_early
+from zindex.kernels.numpy_budget import use_numpy
 
 #: Version of the map, increased if any value of any permutation changes.
 BIJECTION_VERSION = 1
@@ -237,7 +237,7 @@ def permute_range(start: int, size: int, keys: UInt64Array, offset: int, out: In
             f"positions must lie in [0, {size}), got [{start}, {start + out.size}); "
             "ask for a range inside the permutation"
         )
-    if is_early(_CALL_VALUES + out.size):
+    if use_numpy(_CALL_VALUES + out.size):
         values = np.arange(start, start + out.size, dtype=np.uint64)
         out[:] = _map_few(values, *network) + np.uint64(offset)
         return
@@ -280,7 +280,7 @@ def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array
     """
     network = _choose_network(size, keys)
     _check_elements(positions, size)
-    if is_early(_CALL_VALUES + positions.size):
+    if use_numpy(_CALL_VALUES + positions.size):
         return _map_few(positions.astype(np.uint64), *network).astype(np.int64)
     out = np.empty(positions.size, np.int64)
     _map_each(positions, out, *network)

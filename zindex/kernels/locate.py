@@ -4,7 +4,7 @@ import numpy as np
 
 from zindex.arrays import Int32Array, Int64Array, IntegerArray
 from zindex.kernels._jit import jit
-from zindex.kernels.early import is_early
+from zindex.kernels.numpy_budget import use_numpy
 
 # Table entries per dataset: so many that few hold the starts of two datasets.
 _ENTRIES_PER_DATASET = 8
@@ -80,7 +80,7 @@ def locate(
     assert int(numbers.max()) < total
     assert numbers.dtype.kind == "u" or int(numbers.min()) >= 0
     # Too few to pay for a table, or for the kernels.
-    if _ENTRIES_PER_DATASET * numbers.size < len(counts) or is_early(numbers.size):
+    if _ENTRIES_PER_DATASET * numbers.size < len(counts) or use_numpy(numbers.size):
         sought = numbers.astype(np.int64, copy=False)
         datasets = np.searchsorted(offsets, sought, side="right") - 1
         dataset_index[:] = datasets

@@ -12,12 +12,6 @@ import numpy as np
 from zindex.arrays import Float64Array, Int64Array, IntegerArray
 from zindex.kernels.blend import Shares, blend_range
 
-#: Positions over which guessed counts are advanced.
-_WARM_UP = 32
-#: Times that spans are drawn again before a kernel takes over.
-_MAX_ROUNDS = 64
-#: Positions that are divided into spans at once.
-_BLOCK = 1 << 20
 _MAX_SPANS = 1 << 10
 #: Errors that cost as much as the calls of one step, per position of the warm-up; measured.
 _SPAN_ERRORS = 30
@@ -29,6 +23,10 @@ def blend_in_numpy(
     counts: Int64Array,
     dataset_index: IntegerArray,
     dataset_sample_index: IntegerArray,
+    *,
+    block_length: int = 1 << 20,
+    warm_up: int = 32,
+    max_rounds: int = 64,
 ) -> None:
     """Write the draws of the first positions of a blend, and count them.
 
@@ -42,6 +40,12 @@ def blend_in_numpy(
         Shape (datasets,), int64; filled.
     dataset_index, dataset_sample_index
         As of `zindex.kernels.blend.blend_range`; filled.
+    block_length
+        Positions that are divided into spans at a time.
+    warm_up
+        Positions over which guessed counts are advanced.
+    max_rounds
+        Number of times that spans are drawn again before a kernel takes over.
 
     Notes
     -----
@@ -51,12 +55,15 @@ def blend_in_numpy(
     """
     sizes = None if shares is weights else shares
     counts[:] = 0
-    for start in range(0, len(dataset_index), _BLOCK):
+    for start in range(0, len(dataset_index), block_length):
         rest = dataset_index[start:], dataset_sample_index[start:]
-        datasets, samples = _draw_spans(weights, sizes, counts, start, min(len(rest[0]), _BLOCK))
+        length = min(len(rest[0]), block_length)
+        datasets, samples = _draw_spans(
+            weights, sizes, counts, start, length, warm_up=warm_up, max_rounds=max_rounds
+        )
         rest[0][: len(datasets)], rest[1][: len(samples)] = datasets, samples
         counts += np.bincount(datasets, minlength=counts.size)
-        if len(datasets) < min(len(rest[0]), _BLOCK):
+        if len(datasets) < length:
             stop = start + len(datasets)
             return blend_range(
                 shares, counts, stop, dataset_index[stop:], dataset_sample_index[stop:]
@@ -65,7 +72,14 @@ def blend_in_numpy(
 
 
 def _draw_spans(
-    weights: Float64Array, sizes: Int64Array | None, counts: Int64Array, start: int, length: int
+    weights: Float64Array,
+    sizes: Int64Array | None,
+    counts: Int64Array,
+    start: int,
+    length: int,
+    *,
+    warm_up: int,
+    max_rounds: int,
 ) -> tuple[IntegerArray, Float64Array]:
     """Return the draws of positions from ``start`` on, as many as are certain.
 
@@ -76,25 +90,25 @@ def _draw_spans(
     """
     num_spans = min(isqrt(_SPAN_ERRORS * length // weights.size), _MAX_SPANS) + 1
     # The first span includes the warm-up of the others.
-    span = -(-max(length - _WARM_UP, 1) // num_spans)
+    span = -(-max(length - warm_up, 1) // num_spans)
     starts = start + span * np.arange(num_spans)
     states = _guess(weights, starts)
     states[0] = counts
     if sizes is not None:
         states[states >= sizes] = np.inf
-    head = _draw(weights, sizes, states, starts, _WARM_UP)
+    head = _draw(weights, sizes, states, starts, warm_up)
     origins = states.copy()
-    body = _draw(weights, sizes, states, starts + _WARM_UP, span)
+    body = _draw(weights, sizes, states, starts + warm_up, span)
     certain = num_spans
-    for attempt in range(_MAX_ROUNDS + 1):
+    for attempt in range(max_rounds + 1):
         wrong = 1 + np.flatnonzero((origins[1:] != states[:-1]).any(axis=1))
         if not wrong.size:
             break
-        if attempt == _MAX_ROUNDS:
+        if attempt == max_rounds:
             certain = int(wrong[0])
             break
         origins[wrong] = again = states[wrong - 1]
-        drawn = _draw(weights, sizes, again, starts[wrong] + _WARM_UP, span)
+        drawn = _draw(weights, sizes, again, starts[wrong] + warm_up, span)
         for rows, values in zip(body, drawn, strict=True):
             rows[:, wrong] = values
         states[wrong] = again

@@ -1,32 +1,35 @@
-"""How much work numpy does before kernels are loaded, which takes as long.
+"""Budget of the numpy work that a process does before it loads kernels.
 
-Short-lived processes and small runs do without numba; then kernels take over.
+Loading kernels takes about as long as this work, so short-lived processes and small runs do without
+numba.
 """
 
-_MOST_VALUES = 1 << 20
+#: The budget, in values of a keyed permutation: about 0.3 us of numpy each.
+MAX_VALUES = 1 << 20
+
 _num_values = 0
-_has_ended = False
+_is_exhausted = False
 
 
-def is_early(count: int) -> bool:
-    """Count the work of a call, and return whether this process has had too little for kernels.
+def use_numpy(count: int) -> bool:
+    """Spend a part of the budget, and return whether there was enough of it left.
 
     Parameters
     ----------
     count
-        Work in values of a keyed permutation: about 0.3 us of numpy each.
+        Work of a call, in the unit of `MAX_VALUES`.
     """
     global _num_values
     _num_values += count
-    return not _has_ended and _num_values <= _MOST_VALUES
+    return not _is_exhausted and _num_values <= MAX_VALUES
 
 
-def end() -> None:
+def exhaust() -> None:
     """Use kernels for all further work of this process."""
-    global _has_ended
-    _has_ended = True
+    global _is_exhausted
+    _is_exhausted = True
 
 
-def has_ended() -> bool:
-    """Return whether this process must use kernels."""
-    return _has_ended
+def is_exhausted() -> bool:
+    """Return whether `exhaust` was called: this process must use kernels."""
+    return _is_exhausted

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import ConfigError
-from zindex.kernels import early
+from zindex.kernels import numpy_budget
 from zindex.kernels.batches import read_samples
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
 from zindex.kernels.blend import blend_range
@@ -39,27 +39,27 @@ def warm(*, shared: bool = False) -> Path:
     ConfigError
         If no directory can be written.
     """
-    from zindex.kernels import _cache, _folders
+    from zindex.kernels import _cache, _cache_folders
 
-    _folders.chosen = _folders.SHARED if shared else None
+    _cache_folders.chosen = _cache_folders.SHARED if shared else None
     try:
         _compile_common()
-        kept = [folder for folder in _folders.folders() if folder in _cache.used]
+        kept = [folder for folder in _cache_folders.folders() if folder in _cache.used]
         if not kept:
             raise ConfigError(
                 "a directory for compiled kernels must belong to this user, be writable for nobody "
-                f"else and have room, got {' and '.join(map(str, _folders.folders()))}; "
+                f"else and have room, got {' and '.join(map(str, _cache_folders.folders()))}; "
                 "set NUMBA_CACHE_DIR to another one"
             )
     finally:
-        _folders.chosen = None
+        _cache_folders.chosen = None
     return kept[0]
 
 
 def _compile_common() -> None:
     """Call or compile kernels with the types of common use."""
     longs = np.ones(2, np.int64)
-    early.end()
+    numpy_budget.exhaust()
     rounds = np.ones(NUM_ROUNDS, KEY_DTYPE)
     rounds.flags.writeable = False
     dtype: Any

@@ -17,7 +17,7 @@ from zindex.arrays import AnyArray, Int32Array, Int64Array
 from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.keyed_array import KeyedArray, join_records
 from zindex.io.local import map_file
-from zindex.kernels import extents
+from zindex.kernels import gather_extents
 from zindex.kernels.gather import DESCRIPTORS, USED
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table as open_files
@@ -124,7 +124,7 @@ class _Table:
         self.files = np.zeros((len(self.readers), 2), np.int64)
         for number in range(len(self.readers)):
             self.bind(number)
-        #: The fields used by `zindex.kernels.extents`.
+        #: The fields used by `zindex.kernels.gather_extents`.
         self.record = (
             self.ends.ctypes.data,
             self.places.ctypes.data,
@@ -218,9 +218,9 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
         values, target = read.values, read.target
         assert isinstance(values, FileValues)
         # A file may hold any byte, but torch's booleans must be 0 or 1.
-        form = extents.TRUTH if target.dtype == _BOOL else extents.COPY
-        if form == extents.COPY and target.dtype != values.dtype:
-            form = extents.WIDEN
+        form = gather_extents.TRUTH if target.dtype == _BOOL else gather_extents.COPY
+        if form == gather_extents.COPY and target.dtype != values.dtype:
+            form = gather_extents.WIDEN
         bounds = firsts.get(id(read.spans))
         if bounds is None:
             bounds = firsts[id(read.spans)] = (stop, stop + len(read.spans.starts))
@@ -232,7 +232,7 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
     starts, stops, places = (
         spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
     )
-    fields, state = np.array(groups, np.int64), np.zeros(extents.STATE_LENGTH, np.int64)
+    fields, state = np.array(groups, np.int64), np.zeros(gather_extents.STATE_LENGTH, np.int64)
     state[0] = -1
     scratch = np.empty(_SCRATCH_NBYTES, np.uint8)
     buffer = scratch.__array_interface__["data"][0], _SCRATCH_NBYTES
@@ -240,7 +240,7 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
     while True:
         ticket = open_files.begin_read()
         try:
-            if extents.gather_extents(fields, starts, stops, places, *buffer, state):
+            if gather_extents.gather_extents(fields, starts, stops, places, *buffer, state):
                 return
         finally:
             open_files.end_read(ticket)

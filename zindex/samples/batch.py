@@ -16,7 +16,7 @@ import torch
 
 from zindex.arrays import AnyArray, BoolArray, DTypeLike, Int64Array, IntegerArray, UInt8Array
 from zindex.errors import PlanError
-from zindex.samples.handover import defer, send_deferred
+from zindex.samples.deferred import defer, pickle_deferred
 from zindex.samples.masks import causal_mask, is_causal_mask
 
 Item = dict[str, Any]
@@ -200,7 +200,7 @@ def _split_tensors(batch: BatchTensors) -> tuple[Any, ...]:
 
 ForkingPickler.register(BatchTensors, _split_tensors)
 _DeferredTensors = defer(BatchTensors)
-send_deferred(BatchTensors, _DeferredTensors)
+pickle_deferred(BatchTensors, _DeferredTensors)
 
 
 class Sample(Item):

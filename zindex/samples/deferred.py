@@ -51,7 +51,7 @@ def defer(kind: Any) -> Any:
     return type(kind.__name__, (kind,), methods | {"__init__": remember})
 
 
-def send_deferred(kind: Any, deferred: Any) -> None:
+def pickle_deferred(kind: Any, deferred: Any) -> None:
     """Let instances of a deferred class be pickled without their items."""
 
     def reduce(items: Any) -> tuple[Any, ...]:

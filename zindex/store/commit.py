@@ -29,12 +29,12 @@ from zindex.errors import (
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
+from zindex.store.check_place import MANIFEST_KEY as MANIFEST_KEY
+from zindex.store.check_place import PLAN_KEY as PLAN_KEY
+from zindex.store.check_place import ROOT_KEY as ROOT_KEY
+from zindex.store.check_place import check_place
 from zindex.store.checked_json import MAX_SIZE, Facts, parse_as
 from zindex.store.layout import DATA_TYPES, ArrayLayout, ChunkGrid, parse_layouts
-from zindex.store.places import MANIFEST_KEY as MANIFEST_KEY
-from zindex.store.places import PLAN_KEY as PLAN_KEY
-from zindex.store.places import ROOT_KEY as ROOT_KEY
-from zindex.store.places import check_place
 from zindex.store.shard import REMEDY, Receipt
 
 #: Version of all descriptions and layouts written by this package; increased when bytes on disk

@@ -19,10 +19,10 @@ from zindex.errors import StoreError, StoreNotFoundError, StoreUnavailableError,
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
+from zindex.store.check_place import PLAN_KEY
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import ROOT_KEY, canonical_json, parse_json, read_root
 from zindex.store.layout import ArrayLayout, parse_layouts
-from zindex.store.places import PLAN_KEY
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from zindex.errors import (
 from zindex.io import files
 from zindex.io.create_only import complete
 from zindex.io.objects import Place
+from zindex.store.check_place import check_place
 from zindex.store.codecs import CRC_NBYTES, Buffer, checksum
 from zindex.store.commit import canonical_json, read_sealed, seal
-from zindex.store.places import check_place
 
 IMPORT_KEY = "_zindex/import.json"
 SCRATCH_KEY = "_zindex/scratch"

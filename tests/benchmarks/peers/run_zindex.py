@@ -160,10 +160,10 @@ def _warm_uniform() -> None:
 
 def _make_keys() -> Any:
     """Return the round keys of a bijection."""
-    from zindex.kernels import early
+    from zindex.kernels import numpy_budget
     from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS
 
-    early.end()
+    numpy_budget.exhaust()
     return np.random.SeedSequence(SEED).generate_state(NUM_ROUNDS, KEY_DTYPE)
 
 
