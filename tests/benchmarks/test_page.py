@@ -79,7 +79,7 @@ def test_a_record_becomes_tables_headlines_and_a_figure(places: Places) -> None:
     assert "Medians of 1 to 3 runs" in text
     assert "2 processors of Test \\| CPU, 24.0 GiB, OMP_NUM_THREADS=1; python 3.11.7" in text
     assert "commit 0123456789, 2026-11-22." in text
-    assert "Whole index builds: Megatron Core's rank-0 path" in text
+    assert "Index builds: Megatron Core's rank-0 path" in text
     assert f"| {OURS} at least 9x | **missed**, 7x: a reason |" in text
     assert "](figures/build-seconds.svg)" in text
     headline = (

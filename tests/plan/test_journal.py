@@ -19,8 +19,8 @@ from zindex.plan.journal import (
     consumed_ranges,
     cut_at,
     cut_windows,
-    leave_out,
     plan_next,
+    skip_positions,
 )
 
 
@@ -55,7 +55,7 @@ def test_exactly_the_skipped_positions_are_missing(cuts: list[tuple[int, int]]) 
     expected, gone = positions_of(segments), []
     for cut in cuts:
         start, stop = sorted(min(bound, len(expected)) for bound in cut)
-        segments, skipped = leave_out(segments, start, stop)
+        segments, skipped = skip_positions(segments, start, stop)
         left_out = [(blend, i) for blend, first, last in skipped for i in range(first, last)]
         assert left_out == expected[start:stop]
         gone += left_out

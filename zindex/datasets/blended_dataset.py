@@ -98,7 +98,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         self.split: Split = self.datasets[0].index_split
         self.size = None if size is None else operator.index(size)
         self.config = config
-        kept = self._leave_out(weights)
+        kept = self._drop_unweighted(weights)
         self.plan = plan_blend(kept, self.size, self.split, config)
         self.weights = kept if self.size is None else self.plan.weights.tolist()
         members = [item.unique_identifiers for item in self.datasets]
@@ -131,7 +131,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
                     f"{dataset.index_split.name} of {self._path_of(i)}; blend them apart"
                 )
 
-    def _leave_out(self, weights: Sequence[float]) -> list[Any]:
+    def _drop_unweighted(self, weights: Sequence[float]) -> list[Any]:
         """Drop datasets of weight 0, and return the weights of the others."""
         names = [self._path_of(i) for i in range(len(self.datasets))]
         kept = positive_weights(weights, names, f"the {self.split.name} blend")

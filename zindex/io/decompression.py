@@ -63,7 +63,7 @@ def _feed_gzip(stream: Any, data: bytes) -> Iterator[bytes]:
             return
 
 
-def _feed_needy(stream: Any, data: bytes) -> Iterator[bytes]:
+def _feed_pending(stream: Any, data: bytes) -> Iterator[bytes]:
     yield stream.decompress(data, STEP_NBYTES)
     while not stream.eof and not stream.needs_input:
         yield stream.decompress(b"", STEP_NBYTES)
@@ -75,10 +75,10 @@ def _feed_zstd(stream: Any, data: bytes) -> Iterator[bytes]:
 
 _FORMATS = {
     "gzip": _Format(partial(zlib.decompressobj, wbits=31), _feed_gzip, (zlib.error,)),
-    "bzip2": _Format(bz2.BZ2Decompressor, _feed_needy, (OSError, ValueError)),
+    "bzip2": _Format(bz2.BZ2Decompressor, _feed_pending, (OSError, ValueError)),
     "xz": _Format(
         partial(lzma.LZMADecompressor, memlimit=2 * MAX_WINDOW_NBYTES),
-        _feed_needy,
+        _feed_pending,
         (lzma.LZMAError,),
     ),
 }

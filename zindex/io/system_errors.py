@@ -57,13 +57,13 @@ def unwritable(path: str, error: OSError, nbytes: int | None = None) -> StoreUnw
             size += f", where {status.f_bavail * status.f_frsize:,} are free"
     reason = error.strerror or str(error)
     return StoreUnwritableError(
-        f"{path} must be written{size}, the system says: {reason}; {way_out(error)}",
+        f"{path} must be written{size}, the system says: {reason}; {remedy_of(error)}",
         error.errno,
         error.strerror,
     )
 
 
-def way_out(error: OSError) -> str:
+def remedy_of(error: OSError) -> str:
     """Return the suggested fix for a system error."""
     return _WAYS_OUT.get(error.errno or 0, _CHECK)
 
@@ -72,7 +72,7 @@ def unreadable(path: str | os.PathLike[str], error: OSError) -> StoreUnreadableE
     """Return the error of zindex for a system error on reading."""
     reason = error.strerror or str(error)
     return StoreUnreadableError(
-        f"{os.fspath(path)} must be readable, the system says: {reason}; {way_out(error)}",
+        f"{os.fspath(path)} must be readable, the system says: {reason}; {remedy_of(error)}",
         error.errno,
         error.strerror,
     )

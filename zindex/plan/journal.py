@@ -218,7 +218,7 @@ def cut_at(segments: Sequence[Segment], position: int) -> tuple[Segment, ...]:
     )
 
 
-def leave_out(
+def skip_positions(
     segments: Sequence[Segment], start: int, stop: int
 ) -> tuple[tuple[Segment, ...], tuple[tuple[int, int, int], ...]]:
     """Return the segments without positions ``[start, stop)``, and the skipped spans of blends.
@@ -227,7 +227,7 @@ def leave_out(
 
     Examples
     --------
-    >>> segments, skipped = leave_out([Segment(0, 9, 0, 0)], 2, 5)
+    >>> segments, skipped = skip_positions([Segment(0, 9, 0, 0)], 2, 5)
     >>> segments[-1], skipped
     (Segment(start=2, stop=6, blend=0, offset=5), ((0, 2, 5),))
     """

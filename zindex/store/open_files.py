@@ -86,7 +86,7 @@ class FileTable:
                     self._drop(next(iter(self.arrays)))
         return array
 
-    def _forget_some(self, array: OpenArray) -> None:
+    def _evict_state(self, array: OpenArray) -> None:
         """Evict state of other arrays, then of this array's closed files, down to the limit."""
         for key in list(self.arrays) if self.nbytes > KNOWN_NBYTES else ():
             if self.arrays[key] is not array and self.nbytes > KNOWN_NBYTES:
@@ -136,7 +136,7 @@ class FileTable:
                 array.nbytes += known.nbytes
                 self.nbytes += known.nbytes
                 array.known[shard] = known
-                self._forget_some(array)
+                self._evict_state(array)
             array.files[shard] = file
             array.used[shard] = 0
             array.show(file)

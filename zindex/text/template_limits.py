@@ -153,7 +153,7 @@ class _Watch:
             self.running[thread] = item
             if self.thread is None:
                 options: Any = {"name": "zindex-templates", "daemon": True}
-                self.thread = threading.Thread(target=self._look, **options)
+                self.thread = threading.Thread(target=self._check_limits, **options)
                 self.thread.start()
 
     def remove(self, thread: int, item: _Rendering) -> None:
@@ -163,7 +163,7 @@ class _Watch:
             if item.reason:
                 _raise_in(thread, None)
 
-    def _look(self) -> None:
+    def _check_limits(self) -> None:
         last = time.monotonic()
         while True:
             time.sleep(_TICK)

@@ -185,7 +185,7 @@ def tokenize(
         num_processes=num_processes,
         progress=progress,
     )
-    _tell_untrained(store)
+    _warn_untrained(store)
     return store
 
 
@@ -212,7 +212,7 @@ def _check_ends(
     )
 
 
-def _tell_untrained(store: Store) -> None:
+def _warn_untrained(store: Store) -> None:
     """Warn about records without any trained token."""
     count = store.attributes.get("num_untrained", 0)
     if count:

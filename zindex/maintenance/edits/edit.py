@@ -17,7 +17,7 @@ from zindex.io.objects import is_remote
 from zindex.maintenance.edits.draws import BlendScan, Spans
 from zindex.maintenance.edits.journal import JournalEntry, RunJournal, append_entry, open_journal
 from zindex.maintenance.edits.replan import Replan, open_blend_scan
-from zindex.plan.journal import Change, check_change, consumed_ranges, leave_out
+from zindex.plan.journal import Change, check_change, consumed_ranges, skip_positions
 
 
 def edit(
@@ -147,7 +147,7 @@ def _apply(journal: RunJournal, change: Change, position: int, client: Any) -> J
     last = len(state.blends) - 1
     scan = open_blend_scan(journal, last, client)
     if change.skip is not None:
-        segments, skipped = leave_out(state.segments, *change.skip)
+        segments, skipped = skip_positions(state.segments, *change.skip)
         state = replace(state, segments=segments, skipped=(*state.skipped, *skipped))
         certificate["num_skipped"] = change.skip[1] - change.skip[0]
     *counts, planned = _count(journal, scan, *consumed_ranges(state, last, position))

@@ -90,7 +90,7 @@ class Replan:
         self._check_epochs(state, coming)
         cut: dict[int, ConsumedSet] = {}
         if state.sequence_length != old_length:
-            state, cut, consumed = self._cut_again(state, consumed, old_length)
+            state, cut, consumed = self._split_again(state, consumed, old_length)
         plan = self.journal.blend_plan(coming, self.blend)
         [store] = build_stores([BuildRequest(plan, self.folder)], self.client)
         drawn = np.zeros(len(state.datasets), np.int64)
@@ -128,7 +128,7 @@ class Replan:
             consumed[item.source] = found
         return consumed
 
-    def _cut_again(
+    def _split_again(
         self, state: RunState, consumed: Mapping[int, ConsumedSet], old_length: int
     ) -> tuple[RunState, dict[int, ConsumedSet], dict[int, ConsumedSet]]:
         """Return the run with its remaining tokens split into samples of another length.
