@@ -7,10 +7,10 @@ import click
 from zindex.cli import options
 from zindex.cli.edit import parse_range
 
-#: Of commands that name steps: the batches of the training.
+#: Options of commands that name steps: the batch sizes of the training.
 _batches = options.join(
-    options.value("--global-batch-size", type=int, metavar="B", help="Samples of a step."),
-    options.value("--micro-batch-size", type=int, help="Samples of a rank at a time."),
+    options.value("--global-batch-size", type=int, metavar="B", help="Samples per step."),
+    options.value("--micro-batch-size", type=int, help="Samples per rank and micro-batch."),
     options.value("--ranks", "num_ranks", type=int, help="Data-parallel ranks."),
 )
 _split = options.first_choice("--split", ["train", "valid", "test"])
@@ -23,10 +23,11 @@ _tokenizer = options.value(
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @options.summary()
 def info_command(paths: tuple[str, ...]) -> tuple[dict[str, Any], str, int]:
-    """Say what is at paths: kind, sizes, lengths, tokenizer, source, age and health.
+    """Describe stores, runs, pairs and sample files.
 
-    PATH is a corpus, index, blend, keyed or record store, a RUN.yaml, a .bin/.idx pair, a .jsonl,
-    .tar or .parquet file, or a folder. The exit code is 1 if any is damaged or not finished.
+    Prints kind, sizes, lengths, tokenizer, source, age and health. PATH is a corpus, index, blend,
+    keyed or record store, a RUN.yaml, a .bin/.idx pair, a .jsonl, .tar or .parquet file, or a
+    folder. Exits with 1 if any of them is damaged or unfinished.
     """
     from zindex.inspection.answers.info import info, info_lines
 
@@ -39,7 +40,7 @@ def info_command(paths: tuple[str, ...]) -> tuple[dict[str, Any], str, int]:
 @click.argument("folder", default=".", metavar="[FOLDER]")
 @options.summary()
 def ls_command(folder: str) -> tuple[dict[str, Any], str]:
-    """List what zindex reads in a folder: stores, runs, pairs and files of samples."""
+    """List the stores, runs, pairs and sample files of a folder."""
     from zindex.inspection.answers.info import ls, ls_lines
 
     found = ls(folder)
@@ -58,10 +59,10 @@ def ls_command(folder: str) -> tuple[dict[str, Any], str]:
 @_tokenizer
 @options.summary()
 def trace_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
-    """Show what a step of a training saw.
+    """Show the samples that a training step consumed.
 
-    Datasets, documents, spans of tokens and epochs, with the texts if there is a tokenizer. The
-    last token of a sample is a label only.
+    Prints datasets, documents, spans of tokens and epochs, and the texts if there is a tokenizer.
+    The last token of a sample is only a label.
     """
     from zindex.inspection.answers.trace import trace
 
@@ -79,16 +80,20 @@ def trace_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
 @options.value("--text", help="Find a text instead: its exact tokens, in all datasets or in one.")
 @options.value("--tokenizer", metavar="FILE", help="The tokenizer of the text: a file or a folder.")
 @options.value(
-    "--consumed", type=int, metavar="N", help="Samples consumed so far: tell seen from to come."
+    "--consumed",
+    type=int,
+    metavar="N",
+    help="Samples consumed so far, to separate past and future.",
 )
 @_batches
 @_split
 @options.scheduler
 @options.summary()
 def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
-    """Find where a document, some of its tokens or a text are in a run.
+    """Find the positions of a document or a text in a run.
 
-    Prints every position that holds them, with its step, rank and epoch.
+    Prints every position that contains the document, the given tokens of it or the text, with its
+    step, rank and epoch.
     """
     from zindex.inspection.answers.find import find
 

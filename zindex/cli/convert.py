@@ -39,13 +39,13 @@ _KEYED_NAMES = (
 @options.value(
     "--tokenizer",
     metavar="PATH",
-    help="The tokenizer of the corpora, which the stores keep, also those that are converted "
-    "already: a tokenizer.json, a SentencePiece .model, a .tiktoken file, a vocab.txt, or a "
+    help="Tokenizer of the corpora, to keep in the stores, including those that already exist: "
+    "a tokenizer.json, a SentencePiece .model, a .tiktoken file, a vocab.txt, or a "
     "folder with one.",
 )
 @options.keep_tokenizer
-@options.value("--chunk-nbytes", type=int, help="Keyed files: bytes of a chunk.")
-@options.value("--shard-nbytes", type=int, help="Keyed files: bytes of a shard file.")
+@options.value("--chunk-nbytes", type=int, help="Keyed files: bytes per chunk.")
+@options.value("--shard-nbytes", type=int, help="Keyed files: bytes per shard file.")
 @options.flag("--loose", "Accept h5 and bin files whose keys do not match.")
 @options.mapping(
     "--dtype",

@@ -194,7 +194,7 @@ def refuse(context: click.Context, names: Sequence[str], why: str) -> None:
 keep_tokenizer = value(
     "--keep-tokenizer/--no-keep-tokenizer",
     default=True,
-    help="Keep the tokenizer's files in the store, or only what identifies it. [default: keep]",
+    help="Keep the files of the tokenizer in the store, or only its identity.",
 )
 
 

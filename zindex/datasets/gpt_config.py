@@ -76,11 +76,11 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     #: ``epoch`` and ``sample_id``.
     with_provenance: bool = field(default=False, kw_only=True)
 
-    #: Ours: whether every sample is checked to have no ids beyond the tokenizer's ``vocab_size``;
-    #: ``zindex.open_run`` sets it unless the corpora know their tokenizer.
+    #: zindex: whether every sample is checked for ids beyond the tokenizer's ``vocab_size``;
+    #: ``zindex.open_run`` sets it unless the corpora keep their tokenizer.
     check_ids: bool = field(default=False, kw_only=True)
 
-    #: Ours: packing rules of packed datasets; None for the defaults.
+    #: zindex: packing rules of packed datasets; None for the defaults.
     packing: PackingRules | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

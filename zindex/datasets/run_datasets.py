@@ -44,10 +44,9 @@ def open_run(
     config
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     tokenizer
-        The tokenizer, whose special tokens, vocabulary size and identity are used: a path, one of
-        Megatron's, or an object of tokenizers, transformers, tiktoken or sentencepiece; see
-        `zindex.text.tokenizers.open_tokenizer.as_tokenizer`. None takes the one that the corpora
-        keep.
+        The tokenizer, whose special tokens, vocabulary size and identity are used: a path, a
+        Megatron tokenizer, or an object of tokenizers, transformers, tiktoken or sentencepiece; see
+        `zindex.text.tokenizers.open_tokenizer.as_tokenizer`. None uses the one kept in the corpora.
     follow
         Timeout in seconds of a sample whose part of an index is not built yet: the datasets are
         returned immediately and built in the background. None, or an edited run, builds all indices
@@ -65,7 +64,7 @@ def open_run(
     Raises
     ------
     ConfigError
-        If the tokenizer is none, or does not fit the corpora.
+        If the tokenizer is invalid, or does not match the corpora.
     ZindexError
         If data are missing, damaged or too small, or another rank failed.
     """
@@ -95,9 +94,9 @@ def open_run(
 
 
 def _find_tokenizer(plan: RunPlan, given: Any) -> tuple[Any, bool]:
-    """Return the given tokenizer, or else the one that the corpora keep.
+    """Return the given tokenizer, or the one kept in the corpora.
 
-    It fits the corpora that know theirs; the second value is whether all do.
+    It matches the corpora that keep theirs; the second value is whether all do.
     """
     sources = {item.dataset: item.source for item in plan.members}
     notes = read_notes(list(sources.values()))

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
-# Elements of the arrays of an .idx file that are read together.
+# Elements of the arrays of an .idx file per read.
 _BLOCK_LENGTH = 1 << 12
 
 
@@ -55,7 +55,7 @@ class _IndexWriter:
 
 
 class LazyArray:
-    """An array of an ``.idx`` file, read into memory in blocks, each at its first use.
+    """An array of an ``.idx`` file, loaded into memory in blocks, each on first use.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class LazyArray:
     def __init__(self, read: Callable[[AnyArray, int], None], dtype: str, length: int) -> None:
         self._read = read
         self._values = np.empty(length, dtype)
-        # Single elements look into the bytes, and arrays of numbers into the array.
+        # Single elements are read from the bytes, and arrays of numbers from the array.
         self._missing = bytearray(b"\1") * (-(-length // _BLOCK_LENGTH))
         self._is_missing = np.frombuffer(self._missing, np.bool_)
 
@@ -89,12 +89,12 @@ class LazyArray:
         return self._values[where]
 
     def _load(self, blocks: Any) -> None:
-        """Read those of some blocks that are missing."""
+        """Load the missing ones among some blocks."""
         is_missing = self._is_missing[blocks]
         if not is_missing.any():
             return
         missing = np.unique(np.arange(len(self._missing))[blocks][is_missing])
-        # Neighbours are read together.
+        # Neighbouring blocks are read together.
         for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
             start = int(run[0]) * _BLOCK_LENGTH
             self._read(self._values[start : (int(run[-1]) + 1) * _BLOCK_LENGTH], start)
@@ -102,9 +102,10 @@ class LazyArray:
 
 
 class _IndexReader:
-    """The arrays of a checked ``.idx`` file, read into memory lazily.
+    """The arrays of a checked ``.idx`` file, loaded lazily.
 
-    Elements by number are read in blocks; an array that is asked for is read whole.
+    Elements by number are loaded in blocks; an array that is accessed as a whole is loaded
+    completely.
 
     Parameters
     ----------
@@ -154,7 +155,7 @@ class _IndexReader:
                 f"{tuple(sequences_per_dataset)} where {idx_path} counts {counts}; "
                 "count again or leave it out"
             )
-        #: The first two arrays, read lazily.
+        #: The first two arrays, loaded lazily.
         self.lengths: Any = self._lazy("sequence_lengths")
         self.pointers: Any = self._lazy("sequence_pointers")
         if mmap:

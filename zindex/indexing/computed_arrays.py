@@ -79,7 +79,7 @@ def fill_shuffle(plan: SplitPlan, sample_starts: Int64Array, start: int, out: An
 
 
 def _epoch_finder(starts: Int64Array) -> Callable[[int], tuple[int, int, int]]:
-    """Return the function from a row to its epoch and the rows of that, half-open."""
+    """Return the function from a row to its epoch and that epoch's rows, half-open."""
 
     def find_epoch(row: int) -> tuple[int, int, int]:
         epoch = int(np.searchsorted(starts, row, side="right")) - 1
@@ -119,7 +119,7 @@ class ComputedArray(RowReader):
 
 
 class KeyedEpochs(RowReader):
-    """An order that is shuffled epoch by epoch, computed for the rows of a read; and its inverse.
+    """An order that is shuffled epoch by epoch, computed for the rows of a read, and its inverse.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class KeyedEpochs(RowReader):
         return out
 
     def find_rows(self, values: Int64Array) -> Int64Array:
-        """Return all rows that have one of some values: shape (rows,), int64, in no order.
+        """Return all rows that have one of some values: shape (rows,), int64, unordered.
 
         A value outside the order has no row.
         """

@@ -122,7 +122,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
         async def store(layout: ArrayLayout, array: AnyArray, shard: int) -> ShardResult:
             await published.wait()  # until then all processors compute
             values = array[slice(*layout.shard_bounds(shard))]
-            # In threads of their own: they wait for the disk.
+            # In separate threads, because they wait for the disk.
             return await asyncio.to_thread(store_shard, self.root, layout, shard, lambda: values)
 
         def save(layout: ArrayLayout, array: AnyArray, shard: int) -> None:

@@ -170,7 +170,7 @@ def plan_run(
     StoreNotFoundError, SourceError
         If a dataset is missing or damaged.
     ConfigError
-        If datasets that are blended have different tokenizers.
+        If blended datasets have different tokenizers.
     PlanError
         If samples are requested of a split without tokens, or too many of a dataset.
     """
@@ -346,7 +346,7 @@ def open_here(paths: Sequence[str], *, require_bin: bool = True) -> list[LengthS
 
 
 def read_notes(sources: Sequence[LengthSource]) -> dict[str, TokenizerNote | None]:
-    """Return what each dataset knows of its tokenizer, by its path."""
+    """Return the description of each dataset's tokenizer, by path."""
     num_threads = min(_NUM_OPENERS, len(sources))
     notes = map_in_threads(num_threads, LengthSource.read_note, sources)
     return {source.path: note for source, note in zip(sources, notes, strict=True)}

@@ -1,4 +1,4 @@
-"""The token stream of a GPT index: spans of it, and the parts of documents that they consist of."""
+"""Spans of the token stream of a GPT index, and the parts of documents in them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class TokenSpans(NamedTuple):
 
 
 class StreamParts(NamedTuple):
-    """The parts of documents that spans of a token stream consist of, in order."""
+    """The parts of documents in spans of a token stream, in order."""
 
     #: Shape (parts,): the span of each part.
     spans: Int64Array
@@ -40,7 +40,7 @@ class StreamParts(NamedTuple):
     offsets: Int64Array
     #: Shape (parts,): tokens of the part, > 0.
     lengths: Int64Array
-    #: Shape (parts,): place of each part among the documents whose lengths were read.
+    #: Shape (parts,): index of each part among the documents whose lengths were read.
     places: Int64Array
 
 
@@ -54,7 +54,7 @@ def find_stream_parts(
     extra: int,
     refuse: Callable[[int], Exception],
 ) -> StreamParts:
-    """Return the parts of documents that spans of the token stream of an index consist of.
+    """Return the parts of documents in spans of the token stream of an index.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def find_stream_parts(
     starts, stops
         Shape (spans,): ``[starts[i], stops[i])``, none empty, all within the samples.
     length, extra
-        Tokens of a sample, and 1 if it holds one more.
+        Tokens of a sample, and 1 if it has one more token.
     refuse
-        Returns the error for a span that needs tokens which its documents do not have.
+        Returns the error for a span that needs tokens that its documents do not have.
 
     Notes
     -----

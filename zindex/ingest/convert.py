@@ -31,7 +31,7 @@ TOKEN_GRID = ChunkGrid(shard_length=1 << 24)
 # The identity of a corpus includes the first bytes of every block of its .bin: a build cannot be
 # resumed with other data, and a petabyte need not be read twice.
 _BIN_BLOCK_NBYTES, _BIN_SAMPLE_NBYTES = 1 << 26, 1 << 16
-# Tokens that one task compares with a tokenizer.
+# Tokens per task of the comparison with a tokenizer.
 _BLOCK_LENGTH = 1 << 24
 
 
@@ -65,13 +65,13 @@ def convert(
     grid
         Elements per chunk and shard of every array, and the codec; None uses the defaults.
     multimodal
-        True demands a mode per sequence; None takes them where there are any.
+        True requires a mode for each sequence; None keeps modes if present.
     tokenizer
-        The tokenizer of the corpora, a path or an object, which the stores keep, also those that
-        are converted already; all tokens are read once to see that it has them. None keeps none.
+        The tokenizer of the corpora, a path or an object, to keep in the stores, including those
+        that already exist; all tokens are read once to check it. None keeps none.
     keep_tokenizer
-        Whether the stores keep the tokenizer's files too, or only its identity, its number of ids
-        and the digest of its vocabulary.
+        Whether the stores also keep the files of the tokenizer, or only its identity, its number of
+        ids and the digest of its vocabulary.
     progress
         Whether to show progress bars on a terminal, or log lines otherwise.
 
@@ -89,7 +89,7 @@ def convert(
         If a store would link to object storage, or the tokenizer lacks a token of a corpus; nothing
         is written then.
     FingerprintMismatchError
-        If a store of other content, or with another tokenizer, is already there.
+        If a store with other content, or with another tokenizer, already exists.
 
     Notes
     -----
@@ -162,7 +162,7 @@ async def convert_corpus(
     link
         Whether to store the path of the ``.bin`` instead of the tokens.
     facts
-        Further attributes of the store.
+        Additional attributes of the store.
     keep
         Keeps the tokenizer in the store; None for none.
     """
@@ -182,7 +182,7 @@ async def convert_corpus(
 
 
 async def _check_ids(corpus: Corpus, num_ids: int, executor: Executor) -> None:
-    """Check that a tokenizer has every token of a corpus; tasks read them."""
+    """Check that a tokenizer has every token of a corpus; tasks read the tokens."""
     if np.iinfo(corpus.dtype).max < num_ids:
         return
     name = os.path.basename(corpus.prefix)

@@ -128,10 +128,10 @@ async def write_store(
     facts
         Attributes of the store that are not part of its identity.
     rows
-        Arrays that are in memory here, by their names: they need no tasks.
+        In-memory arrays by name, which need no tasks.
     keep
-        Called with the place of the store before the commit, to add what the store keeps next to
-        its arrays; also if it is committed already.
+        Called with the location of the store before the commit, to add what the store keeps next to
+        its arrays; also if it is already committed.
 
     Raises
     ------

@@ -60,7 +60,7 @@ class LengthSource:
         return count_tokens(self.reader, start, stop)
 
     def read_note(self) -> TokenizerNote | None:
-        """Return what the dataset knows of its tokenizer; None if nothing, as of pairs."""
+        """Return the description of the dataset's tokenizer; None if unknown, as for pairs."""
         return read_note(self.reader.root) if isinstance(self.reader, Store) else None
 
 

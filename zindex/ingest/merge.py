@@ -87,7 +87,7 @@ def merge(
         If a source is missing or damaged, or the dtypes of the sources differ, before anything is
         written.
     ConfigError
-        If the sources have several forms and ``to`` is None, or different tokenizers.
+        If the formats of the sources differ and ``to`` is None, or their tokenizers differ.
     StoreError
         If a pair already exists.
     FingerprintMismatchError
@@ -131,7 +131,7 @@ def merge(
 
 
 def _common_tokenizer(parts: Sequence[Corpus]) -> KeptTokenizer | None:
-    """Return the tokenizer of all sources; None if one does not know its own."""
+    """Return the tokenizer of all sources; None if one does not keep its own."""
     places = {part.prefix: place_of(part.prefix) for part in parts if part.form == "zarr"}
     notes = {path: read_note(place) for path, place in places.items()}
     check_blend(notes)

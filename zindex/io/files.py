@@ -80,12 +80,12 @@ def read_file(path: Place, *, limit: int = 1 << 26) -> bytes:
 
 
 def read_text(path: Place, *, limit: int = 1 << 26) -> str:
-    """Return the text of a small file, with the line breaks of Python.
+    """Return the text of a small file, with Python's line breaks.
 
     Raises
     ------
     SourceError
-        If it is not in UTF-8.
+        If it is not UTF-8.
     StoreNotFoundError, StoreError, StoreUnavailableError, StoreUnreadableError
         As of `read_file`.
     """

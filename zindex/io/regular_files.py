@@ -1,4 +1,4 @@
-"""Open regular files alone: a read of a pipe would block for ever."""
+"""Open regular files only, since a read of a pipe would block forever."""
 
 import errno
 import os
@@ -10,12 +10,12 @@ from zindex.io.create_only import open_descriptor
 
 
 def regular(path: str, flags: int) -> int:
-    """Return a descriptor of a regular file: an opener of Python's `open`.
+    """Return a descriptor of a regular file: an opener for Python's `open`.
 
     Raises
     ------
     OSError
-        If the system cannot open it, or it is something else.
+        If the system cannot open it, or it is not a regular file.
     """
     return _open(path, flags)[0]
 
@@ -31,7 +31,7 @@ def open_regular(path: str) -> tuple[int, int]:
     Raises
     ------
     SourceError
-        If something other than a regular file is at the path.
+        If the path is not a regular file.
     OSError
         If the system cannot open it.
     """

@@ -176,7 +176,7 @@ def _map_few(
 def _unmap_few(
     values: UInt64Array, size: np.uint64, high_radix: np.uint32, low_radix: np.uint32, keys: Any
 ) -> UInt64Array:
-    """Return the originals of images, by numpy: the rounds of `_map_few`, undone last to first."""
+    """Return the preimages of values, by numpy: the rounds of `_map_few`, undone last to first."""
     radices = np.uint64(high_radix), np.uint64(low_radix)
     halves = list(np.divmod(values, radices[1]))
     for number, key in reversed(list(enumerate(keys))):
@@ -288,7 +288,7 @@ def permute(positions: IntegerArray, size: int, keys: UInt64Array) -> Int64Array
 
 
 def unpermute(values: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:
-    """Return the positions whose images under the permutation are given: the inverse of `permute`.
+    """Return the positions that the permutation maps to given values: the inverse of `permute`.
 
     Parameters
     ----------
@@ -311,8 +311,8 @@ def unpermute(values: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:
 
     Notes
     -----
-    Law: ``permute(unpermute(values)) == values``. Cost: O(values), in numpy: it answers questions
-    on single elements.
+    Law: ``permute(unpermute(values)) == values``. Cost: O(values), in numpy, as it serves queries
+    of single elements.
 
     Examples
     --------
@@ -326,7 +326,7 @@ def unpermute(values: IntegerArray, size: int, keys: UInt64Array) -> Int64Array:
 
 
 def _check_elements(elements: IntegerArray, size: int) -> None:
-    """Refuse what are no elements of the permutation."""
+    """Raise for values that are not elements of the permutation."""
     if elements.size and not 0 <= int(elements.min()) <= int(elements.max()) < size:
         raise PlanError(
             f"elements must lie in [0, {size}), got {int(elements.min())} to "

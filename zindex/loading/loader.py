@@ -255,8 +255,8 @@ def loader(
         A run: its YAML file, mapping or ``RunConfig``, opened as by ``open_run``, which also builds
         missing indices. Or any map-style dataset.
     tokenizer
-        The tokenizer of the run: a path, one of Megatron's, or an object of tokenizers,
-        transformers, tiktoken or sentencepiece. None takes the one that the corpora keep.
+        The tokenizer of the run: a path, a Megatron tokenizer, or an object of tokenizers,
+        transformers, tiktoken or sentencepiece. None uses the one kept in the corpora.
     micro_batch_size
         Samples of this rank in each batch, the same on all ranks.
     split

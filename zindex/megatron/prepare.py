@@ -179,7 +179,7 @@ def _read_own_paths(path: str) -> list[list[str] | None]:
 
 
 def _read_json(path: str, content: str) -> Any:
-    """Return the value of a JSON file; ``content`` says what it should hold, for the message."""
+    """Return the value of a JSON file; ``content`` is its description for the message."""
     try:
         return json.loads(read_text(Path(path)))
     except (ValueError, RecursionError) as error:

@@ -81,7 +81,7 @@ def make_room(
 
 
 def check_ids(tokens: AnyArray, labels: AnyArray, num_ids: int | None) -> None:
-    """Check that the tokens of samples, and the label of the last one, are in the vocabulary.
+    """Check that the tokens of samples, including the label of the last one, are in the vocabulary.
 
     Raises
     ------

@@ -100,7 +100,7 @@ def write_group(folder: Place, *, create: bool = True) -> None:
 
 
 def read_names(folder: Place) -> dict[str, StoreNames]:
-    """Return what the runs of a folder call its stores, by the names of their directories."""
+    """Return the names of the stores of a folder in its runs, by the names of their directories."""
     return _join_names(folder, sorted(files.list_names(folder)))
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer that a store keeps: a note of what it is, and its files.
+"""The tokenizer kept in a store: a note that describes it, and its files.
 
 ::
 
@@ -6,7 +6,7 @@
     STORE/_zindex/tokenizer/<name>   the files, whose digests are in the note
 
 They are written before the commit, or added to a committed store later: the note is created once,
-after its files, so that a reader sees all of them or none. No array and no fingerprint depends on
+after its files, so that a reader sees all of them or none. Arrays and fingerprints do not depend on
 them; a store without a note is read as before.
 """
 
@@ -25,34 +25,34 @@ from zindex.store.commit import fingerprint, read_sealed, seal
 NOTE_KEY, FILES_KEY = "_zindex/tokenizer.json", "_zindex/tokenizer"
 _DIGEST = "tokenizer_sha256"
 _REMEDY = "restore it, or remove it and add the tokenizer again"
-# Vocabularies of a million long tokens.
+# Large enough for vocabularies of a million long tokens.
 _MAX_NBYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerNote:
-    """What a store knows of the tokenizer of its tokens."""
+    """Description of the tokenizer of a store's tokens."""
 
-    #: SHA-256 of its file, or what else its library identifies it by.
+    #: SHA-256 of its file, or another identity defined by its library.
     identity: str
     #: Ids from 0 on that its tokens may have; None if unknown.
     vocab_size: int | None = None
     #: SHA-256 of the texts of these ids; None if unknown.
     vocabulary: str | None = None
-    #: How the texts of ids are written: vocabularies of one form can be compared.
+    #: How the texts of ids are written: only vocabularies of the same form can be compared.
     form: str | None = None
     #: Library that opens the files.
     library: str | None = None
     #: SHA-256 of each kept file by its name.
     files: dict[str, str] = field(default_factory=dict)
-    #: The file to open, "" for the folder of all; None if there is no way to open it again.
+    #: The file to open, "" for the folder of all; None if it cannot be reopened.
     path: str | None = None
-    #: Options to open it with, and special tokens to add then.
+    #: Options to open it with, and special tokens to add.
     options: dict[str, Any] = field(default_factory=dict)
     added: list = field(default_factory=list)  # type: ignore[type-arg]
 
     def same_vocabulary(self, other: "TokenizerNote") -> bool | None:
-        """Return whether two tokenizers have one vocabulary; None if that is unknown."""
+        """Return whether two tokenizers have the same vocabulary; None if unknown."""
         if self.identity == other.identity:
             return True
         if self.vocabulary is None or other.vocabulary is None:
@@ -93,7 +93,7 @@ def read_kept_file(root: Place, note: TokenizerNote, name: str) -> bytes:
     Raises
     ------
     VerificationError
-        If it is missing, or not the file that was kept.
+        If it is missing, or differs from the kept file.
     """
     path = root / FILES_KEY / name
     try:
@@ -106,7 +106,7 @@ def read_kept_file(root: Place, note: TokenizerNote, name: str) -> bytes:
 
 
 def check_note(root: Place, note: TokenizerNote) -> bool:
-    """Return whether a store has this note already; another one is an error.
+    """Return whether a store already has this note; another note is an error.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def check_note(root: Place, note: TokenizerNote) -> bool:
 
 
 def write_note(root: Place, note: TokenizerNote, contents: Mapping[str, bytes]) -> None:
-    """Keep a tokenizer in a store, unless it is kept already.
+    """Keep a tokenizer in a store, unless it is already kept.
 
     Parameters
     ----------
@@ -144,10 +144,10 @@ def write_note(root: Place, note: TokenizerNote, contents: Mapping[str, bytes]) 
     for name, content in contents.items():
         path = root / FILES_KEY / name
         if not files.write_once(path, [content]) and files.read_file(path) != content:
-            files.write_once(path, [content], replace=True)  # of a call that did not finish
+            files.write_once(path, [content], replace=True)  # left behind by an unfinished call
     sealed = seal(asdict(note), _DIGEST)
     if not files.write_once(root / NOTE_KEY, [sealed]) and not check_note(root, note):
-        files.write_once(root / NOTE_KEY, [sealed], replace=True)  # that one has no files
+        files.write_once(root / NOTE_KEY, [sealed], replace=True)  # the other one has no files
 
 
 def vocabulary_digest(vocab: Mapping[str, int], stop: int | None = None) -> str:

@@ -334,7 +334,7 @@ def _check_link(found: StoreReport) -> None:
 
 
 def _check_tokenizer(found: StoreReport) -> None:
-    """Check the tokenizer that the store keeps, if any."""
+    """Check the tokenizer kept in the store, if any."""
     try:
         note = read_note(found.root)
     except StoreUnavailableError:
@@ -352,7 +352,7 @@ def _check_tokenizer(found: StoreReport) -> None:
 
 
 def _note_other_files(found: StoreReport) -> None:
-    """Note files that are no part of the store."""
+    """Note files that are not part of the store."""
     known = {ROOT_KEY, PLAN_KEY, MANIFEST_KEY, SIGNATURE_KEY, NOTE_KEY, *_SCRATCH_KEYS}
     known |= {f"{layout.name}/{ROOT_KEY}" for layout in found.layouts}
     for layout in found.layouts:

@@ -25,8 +25,8 @@ def open_run_split(
     split
         ``"train"``, ``"valid"`` or ``"test"``.
     tokenizer
-        Tokenizer of the run, as of `zindex.open_run`; None takes ``eod`` and ``vocab_size``, or
-        else the one that the corpora keep.
+        Tokenizer of the run, as of `zindex.open_run`; None uses ``eod`` and ``vocab_size``, or the
+        one kept in the corpora.
     eod, vocab_size
         End-of-document id, and number of ids.
 

@@ -45,7 +45,7 @@ class EncodedFiles(WrappedFiles):
         super().__init__(files, files_fingerprint)
         self.encoder = encoder
         self.skip_damaged = skip_damaged
-        #: Whether a store keeps the tokenizer's files, not only what identifies it.
+        #: Whether a store keeps the files of the tokenizer, not only its identity.
         self.keeps_tokenizer = True
         self._tokenizer = encoder.identity()
 

@@ -1,4 +1,4 @@
-"""Tokenizers as part of the data: kept in stores, opened again, compared with what is given."""
+"""Tokenizers as part of the data: kept in stores, reopened, and compared with given ones."""
 
 import logging
 import tempfile
@@ -26,42 +26,42 @@ from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# These libraries write their vocabularies as the tokenizers library does.
+# These libraries write vocabularies in the same form as the tokenizers library.
 _FORMS = {"bpe": "huggingface", "wordpiece": "huggingface"}
 
 
 class KeptTokenizer(NamedTuple):
-    """A tokenizer as a store keeps it."""
+    """A tokenizer as kept in a store."""
 
     note: TokenizerNote
     #: Contents of its files by name.
     contents: Mapping[str, bytes]
 
     def check(self, root: Place) -> None:
-        """Raise FingerprintMismatchError if a store keeps another tokenizer."""
+        """Raise FingerprintMismatchError if a store keeps a different tokenizer."""
         check_note(root, self.note)
 
     def write(self, root: Place) -> None:
-        """Keep it in a store; FingerprintMismatchError if that keeps another one."""
+        """Keep it in a store; FingerprintMismatchError if the store keeps a different one."""
         write_note(root, self.note, self.contents)
 
 
 def describe_tokenizer(
     tokenizer: TokenizerLike | TextEncoder, *, keep_files: bool = True
 ) -> KeptTokenizer:
-    """Return a tokenizer as a store keeps it.
+    """Return a tokenizer in the form in which stores keep it.
 
     Parameters
     ----------
     tokenizer
         See `TextEncoder`.
     keep_files
-        Whether the store keeps its files; else only its identity and its vocabulary's.
+        Whether to keep its files, or only its identity and that of its vocabulary.
 
     Raises
     ------
     ConfigError
-        If it is no tokenizer.
+        If it is not a tokenizer.
     """
     encoder = tokenizer if isinstance(tokenizer, TextEncoder) else TextEncoder(tokenizer)
     identity = encoder.identity()
@@ -82,7 +82,7 @@ def describe_tokenizer(
 
 
 def read_kept(root: Place) -> KeptTokenizer | None:
-    """Return the tokenizer that a store keeps, for another store to keep; None if it has none."""
+    """Return the tokenizer kept in a store, for another store to keep; None if it has none."""
     note = read_note(root)
     if note is None:
         return None
@@ -90,10 +90,10 @@ def read_kept(root: Place) -> KeptTokenizer | None:
 
 
 def _open_own(encoder: TextEncoder) -> TextTokenizer | None:
-    """Return zindex's tokenizer of an encoder; None if it has an object of the user's."""
+    """Return zindex's tokenizer of an encoder; None if it has an object of another library."""
     if encoder.path is not None:
         return open_text_tokenizer(encoder.path, "huggingface")
-    own = getattr(encoder.tokenizer, "_tokenizer", encoder.tokenizer)  # of Megatron's interface
+    own = getattr(encoder.tokenizer, "_tokenizer", encoder.tokenizer)  # has Megatron's interface
     return own if isinstance(own, TextTokenizer) else wrap_tokenizer(encoder.tokenizer)
 
 
@@ -112,23 +112,23 @@ def _count_ids(vocab: Mapping[str, int], size: int | None) -> int:
 
 
 def _form_of(tokenizer: Any) -> str | None:
-    """Return how a tokenizer writes the texts of its ids; None if unknown."""
+    """Return the form in which a tokenizer writes the texts of its ids; None if unknown."""
     library = getattr(tokenizer, "library", None)
     return _FORMS.get(library, library) if isinstance(library, str) else None
 
 
 def open_tokenizer(store: PlaceLike) -> TextTokenizer:
-    """Return the tokenizer that a store keeps.
+    """Return the tokenizer kept in a store.
 
     Parameters
     ----------
     store
-        Path or URL of a store that ``tokenize`` or ``convert`` with a tokenizer has written.
+        Path or URL of a store that was written by ``tokenize``, or by ``convert`` with a tokenizer.
 
     Raises
     ------
     ConfigError
-        If it keeps none, or not its files.
+        If it keeps no tokenizer, or not its files.
     VerificationError
         If a file is damaged.
     """
@@ -143,7 +143,7 @@ def open_tokenizer(store: PlaceLike) -> TextTokenizer:
 
 
 def _open_files(root: Place, note: TokenizerNote) -> TextTokenizer:
-    """Return the tokenizer of kept files, which are checked first."""
+    """Return the tokenizer of kept files, after checking them."""
     assert note.path is not None
     contents = {name: read_kept_file(root, note, name) for name in note.files}
     folder = root / FILES_KEY
@@ -165,20 +165,20 @@ def _local_copy(url: str, identity: str) -> "tempfile.TemporaryDirectory[str]":
 
 
 def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
-    """Check that a tokenizer fits the tokens of a store; further tokens at its end do not matter.
+    """Check that a tokenizer matches the tokens of a store; additional ids at its end are allowed.
 
     Parameters
     ----------
     tokenizer
         As of `zindex.text.tokenizers.open_tokenizer.as_tokenizer`.
     store, note
-        The store, for the message, and its note.
+        The store, for the message, and its description of the tokenizer.
 
     Raises
     ------
     ConfigError
-        If it has fewer ids, or other texts of them. A vocabulary that cannot be compared, such as
-        that of another library, is a warning.
+        If it has fewer ids, or different texts for them. A vocabulary that cannot be compared, such
+        as that of another library, is a warning.
     """
     size: int | None = tokenizer.vocab_size
     if note.vocab_size is None or size is None:
@@ -208,18 +208,18 @@ def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
 
 
 def choose_tokenizer(notes: Mapping[str, TokenizerNote | None]) -> TextTokenizer:
-    """Return the tokenizer that the stores of a run keep.
+    """Return the tokenizer kept in the stores of a run.
 
     Parameters
     ----------
     notes
-        Notes by the paths of stores; None for stores without one. They fit each other, as of
-        `check_blend`.
+        Descriptions by the paths of stores; None for stores without one. They are compatible, as
+        checked by `check_blend`.
 
     Raises
     ------
     ConfigError
-        If none keeps the files of a tokenizer.
+        If no store keeps the files of a tokenizer.
     """
     kept = [(path, note) for path, note in notes.items() if note and note.path is not None]
     if not kept:
@@ -237,12 +237,12 @@ def check_blend(notes: Mapping[str, TokenizerNote | None]) -> None:
     Parameters
     ----------
     notes
-        Notes by the paths of stores. Stores without one are not compared.
+        Descriptions by the paths of stores. Stores without one are not compared.
 
     Raises
     ------
     ConfigError
-        If two tokenizers give other texts to an id that both have.
+        If two tokenizers have different texts for the same id.
     """
     known = distinct_notes(notes)
     if len(known) < 2:
@@ -268,7 +268,7 @@ def check_blend(notes: Mapping[str, TokenizerNote | None]) -> None:
 def distinct_notes(
     notes: Mapping[str, TokenizerNote | None],
 ) -> list[tuple[str, TokenizerNote]]:
-    """Return the first store of each vocabulary, with its note."""
+    """Return the first store of each vocabulary, with its description."""
     found: dict[str, tuple[str, TokenizerNote]] = {}
     for path, note in notes.items():
         if note is not None:
@@ -277,7 +277,7 @@ def distinct_notes(
 
 
 def _is_beginning(long: tuple[str, TokenizerNote], short: tuple[str, TokenizerNote]) -> bool:
-    """Return whether the vocabulary of a kept tokenizer begins with that of another one."""
+    """Return whether the vocabulary of a kept tokenizer is a prefix of another one's."""
     (path, note), size = long, short[1].vocab_size
     if note.path is None or size is None:
         return False

@@ -46,7 +46,7 @@ class TextEncoder:
     ----------
     tokenizer
         The path of a ``tokenizer.json``, of another file that
-        `zindex.text.tokenizers.open_tokenizer` knows, or of the folder of one; an object of
+        `zindex.text.tokenizers.open_tokenizer` supports, or of a folder with one; an object of
         another library, see `zindex.text.tokenizers.wrapped`, or with ``encode_batch`` or
         ``encode``; or a function from a text to its ids.
 
@@ -64,7 +64,7 @@ class TextEncoder:
             else:
                 self.path = find_tokenizer_file(Path(tokenizer))
                 tokenizer = load_tokenizer_file(self.path)
-        elif not hasattr(tokenizer, "encode_batch_fast"):  # which takes the same arguments
+        elif not hasattr(tokenizer, "encode_batch_fast"):  # it takes the same arguments
             tokenizer = wrap_tokenizer(tokenizer) or tokenizer
         if not callable(tokenizer) and not (
             hasattr(tokenizer, "encode") or hasattr(tokenizer, "encode_batch")

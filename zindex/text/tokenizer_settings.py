@@ -59,7 +59,7 @@ def read_tokenizer_settings(file: Path) -> TokenizerSettings:
     listed = next((found for found in lists if isinstance(found, list)), [])
     additional = tuple(text for value in listed if (text := _token_text(value)) is not None)
     templates = _read_templates(config.get("chat_template"), file.parent / _CONFIG)
-    with suppress(StoreNotFoundError):  # of newer tokenizers; it takes precedence
+    with suppress(StoreNotFoundError):  # of newer tokenizers; takes precedence
         templates[DEFAULT] = read_text(file.parent / _TEMPLATE)
     return TokenizerSettings(tokens, templates, additional)
 

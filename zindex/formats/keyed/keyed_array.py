@@ -223,7 +223,7 @@ def open_h5(path: str) -> Iterator[Any]:
     """
     h5py = import_h5py()
     try:
-        open_file(path).close()  # only regular files: HDF5 waits for ever at a pipe
+        open_file(path).close()  # only regular files: HDF5 would wait forever on a pipe
         with h5py.File(path, "r", locking="best-effort") as file:
             yield file
     except ZindexError:

@@ -112,8 +112,8 @@ def tokenize_corpus(
         See `zindex.ingest.records.import_records.import_records`. Documents without a text are
         damage.
     keep_tokenizer
-        Whether the store keeps the tokenizer's files too, or only its identity, its number of ids
-        and the digest of its vocabulary. A pair keeps neither.
+        Whether the store also keeps the files of the tokenizer, or only its identity, its number of
+        ids and the digest of its vocabulary. A pair keeps neither.
     overwrite
         Whether to replace an existing pair.
     grid
@@ -258,6 +258,6 @@ class _Work:
 
 
 def read_identity(store: Store) -> Any:
-    """Return the identity that a store was made with, if it was made of texts."""
+    """Return the identity with which a store was created from texts, if it was."""
     made = store.attributes.get(TEXTS)
     return made.get("identity") if isinstance(made, dict) else None

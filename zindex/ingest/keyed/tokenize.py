@@ -109,12 +109,12 @@ def tokenize(
     token_dtype
         Dtype of the ids.
     special_in_text
-        ``"parse"``: special tokens in the text of a user become special tokens, as in
-        transformers' ``apply_chat_template``. ``"refuse"``: a message or document that contains one
-        is damage.
+        ``"parse"``: special tokens in the text of a user become special tokens, as in transformers'
+        ``apply_chat_template``. ``"refuse"``: a message or document that contains one counts as
+        damage.
     keep_tokenizer
-        Whether the store keeps the tokenizer's files too, or only its identity, its number of ids
-        and the digest of its vocabulary.
+        Whether the store also keeps the files of the tokenizer, or only its identity, its number of
+        ids and the digest of its vocabulary.
     part_nbytes, on_damage, restart, grid, client, num_processes, progress
         See `zindex.ingest.records.import_records.import_records`. Objects that cannot be converted
         count as damage.
@@ -231,13 +231,13 @@ def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
     Parameters
     ----------
     store
-        A store made by ``tokenize`` or ``tokenize_corpus``, or a corpus that keeps its tokenizer;
-        or its place.
+        A store created by ``tokenize`` or ``tokenize_corpus``, or a corpus that keeps its
+        tokenizer; or its location.
 
     Returns
     -------
     facts
-        ``train_type``, which is ``"pretrain"`` of a corpus, the SHA-256 of the ``tokenizer``'s
+        ``train_type``, which is ``"pretrain"`` for a corpus, the SHA-256 of the ``tokenizer``'s
         file, its ``vocab_size``, the ``chat_template`` with its text, and every setting by its
         name.
 

@@ -1,4 +1,4 @@
-"""Tokens that an edit of the sequence length cut again: a stream of the unconsumed samples."""
+"""Tokens that an edit of the sequence length split again: a stream of the unconsumed samples."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from zindex.maintenance.edits.consumed import ConsumedTable
 def find_cut_tokens(
     consumed: ConsumedTable, row: int, length: int, starts: Int64Array, stops: Int64Array
 ) -> TokenSpans:
-    """Return the spans of a source that spans of its unconsumed samples, concatenated, consist of.
+    """Return the spans of a source that make up spans of its unconsumed samples, concatenated.
 
     Parameters
     ----------
     consumed, row
-        The consumed samples of the source, by their order in its token stream.
+        The consumed samples of the source, in the order of its token stream.
     length
         Tokens of each of these samples.
     starts, stops

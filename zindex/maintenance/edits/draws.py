@@ -131,7 +131,7 @@ class PoolTable:
         return Draws(self.sources[rows], samples)
 
     def find_draws(self, source: int, samples: Int64Array) -> tuple[int, Int64Array]:
-        """Return the draws of the blend that give samples of a source: the inverse of `find`.
+        """Return the draws of the blend that yield samples of a source: the inverse of `find`.
 
         Parameters
         ----------
