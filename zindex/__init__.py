@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from zindex.ingest.merge import export as export
     from zindex.ingest.merge import merge as merge
     from zindex.ingest.records.import_records import import_records as import_records
+    from zindex.inspection.answers.diff import diff as diff
     from zindex.inspection.answers.find import find as find
     from zindex.inspection.answers.info import info as info
     from zindex.inspection.answers.info import ls as ls
+    from zindex.inspection.answers.show import show as show
     from zindex.inspection.answers.trace import trace as trace
     from zindex.kernels.warm import warm as warm
     from zindex.loading.loader import loader as loader

@@ -99,3 +99,46 @@ def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
 
     found = find(run_file, **settings)
     return found.to_json(), "\n".join(found.to_lines())
+
+
+@click.command("show")
+@click.argument("path")
+@options.value("--document", type=int, metavar="N", help="A document of a corpus or of a pair.")
+@options.value("--sample", type=int, metavar="N", help="A position of a RUN.yaml or of an index.")
+@options.value("--record", type=int, metavar="N", help="A record of a keyed or record store.")
+@_split
+@_tokenizer
+@options.summary()
+def show_command(path: str, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Show the tokens, or with a tokenizer the text, of a document, a sample or a record.
+
+    Tokens that are trained on are green, masked ones are dim.
+    """
+    from zindex.inspection.answers.show import show
+
+    found = show(path, **settings)
+    return found.to_json(), "\n".join(found.to_lines(_paint))
+
+
+def _paint(text: str, mask: bool | None) -> str:
+    """Return a text in the colour of its mask."""
+    if mask is None:
+        return text
+    return click.style(text, fg="green") if mask else click.style(text, dim=True)
+
+
+@click.command("diff")
+@click.argument("first", metavar="RUN.yaml")
+@click.argument("second", required=False, metavar="[OTHER.yaml]")
+@_split
+@options.summary()
+def diff_command(first: str, second: str | None, split: str) -> tuple[dict[str, Any], str, int]:
+    """Compare the samples of two runs, or of one before and after its last edit.
+
+    Prints the first difference, the share of positions with another sample, and the samples of each
+    dataset. The exit code is 1 if they differ.
+    """
+    from zindex.inspection.answers.diff import diff
+
+    found = diff(first, second, split=split)
+    return found.to_json(), "\n".join(found.to_lines()), 0 if found.is_same else 1

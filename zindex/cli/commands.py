@@ -21,7 +21,14 @@ from typing import Any
 import click
 
 from zindex.cli import options
-from zindex.cli.answers import find_command, info_command, ls_command, trace_command
+from zindex.cli.answers import (
+    diff_command,
+    find_command,
+    info_command,
+    ls_command,
+    show_command,
+    trace_command,
+)
 from zindex.cli.cluster import cluster, cluster_options, open_client
 from zindex.cli.convert import convert, count, export, import_command, merge
 from zindex.cli.edit import collect, edit
@@ -411,6 +418,6 @@ def _find_quickstart() -> Path:
 
 
 _FILES = (convert, count, export, import_command, merge, tokenize_command)
-_ANSWERS = (find_command, info_command, ls_command, trace_command)
+_ANSWERS = (diff_command, find_command, info_command, ls_command, show_command, trace_command)
 for _command in (*_FILES, *_ANSWERS, bench, cluster, collect, edit, lengths):
     main.add_command(_command)

@@ -13,6 +13,7 @@ from zindex.indexing.index_arrays import IndexArrays, keyed_documents, keyed_sam
 from zindex.indexing.packing import PackedArrays
 from zindex.indexing.stream_parts import TokenSpans, find_stream_parts
 from zindex.ingest.length_source import LengthSource
+from zindex.io.request_threads import map_in_threads
 from zindex.kernels.bijection import unpermute
 from zindex.maintenance.edits.consumed import ConsumedTable
 from zindex.maintenance.edits.cut_tokens import find_cut_tokens
@@ -21,11 +22,15 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.plan.journal import Source
 from zindex.plan.keys import Stage, split_key
 from zindex.plan.packing import PackingPlan
+from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.store.rows import RowReader, Spans, read_many
 
 # Rows of a stored array that are searched at a time.
 _BLOCK = 1 << 20
+# Runs of consecutive values up to which comparing a block with each is faster than a search.
+_MAX_RUNS = 8
+_NUM_THREADS = 4
 
 #: An array of an index, stored or in memory.
 Rows = RowReader | AnyArray
@@ -50,6 +55,10 @@ class OrderSource(Protocol):
     path: str
     #: Tokens per sample, without the extra one.
     sequence_length: int
+    #: Lengths of the dataset; equal facts mean equal documents.
+    source: Any
+    #: Fingerprint of what decides its samples; None where that is more than a plan.
+    identity: str | None
 
     def samples_at(self, positions: Int64Array) -> Int64Array:
         """Return the samples at positions of the source, by their numbers before the shuffle."""
@@ -74,13 +83,24 @@ def take(array: Rows, rows: Int64Array) -> Int64Array:
 
 
 def search(array: Rows, values: Int64Array) -> Int64Array:
-    """Return the rows of an array that have one of some values, ascending."""
-    found = [np.empty(0, np.int64)]
-    for start in range(0, len(array), _BLOCK):
+    """Return the rows of an array that have one of some values, ascending; these ascend, too."""
+    runs = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1) if len(values) else []
+    ends = [(int(run[0]), int(run[-1])) for run in runs]
+
+    def search_block(start: int) -> Int64Array:
         block = array[start : start + _BLOCK]
-        is_found = block == values[0] if len(values) == 1 else np.isin(block, values)
-        found.append(start + np.flatnonzero(is_found))
-    return np.concatenate(found) if len(values) else found[0]
+        if len(runs) > _MAX_RUNS:
+            is_found = np.isin(block, values)
+        else:
+            is_found = np.zeros(len(block), np.bool_)
+            # Of plain numbers, for which numpy converts no block.
+            for low, high in ends:
+                is_found |= block == low if low == high else (block >= low) & (block <= high)
+        return start + np.flatnonzero(is_found)
+
+    starts = range(0, len(array) if runs else 0, _BLOCK)
+    found = map_in_threads(min(_NUM_THREADS, max(1, len(starts))), search_block, starts)
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def read_lengths(source: LengthSource, documents: Int64Array) -> Int64Array:
@@ -117,6 +137,7 @@ class StreamSource:
         self.path, self.plan, self.source = path, plan, source
         self.sequence_length, self.extra = plan.sequence_length, plan.extra_token
         self.arrays = arrays
+        self.identity: str | None = fingerprint(plan.spec)
         self._keyed: tuple[KeyedEpochs, KeyedEpochs] | None = None
         if plan.order == "scalable":
             self._keyed = keyed_documents(plan), keyed_samples(plan)
@@ -233,8 +254,10 @@ class CutSource:
         consumed: ConsumedTable,
     ) -> None:
         assert source.parent is not None
-        self.source, self.number, self.parent, self.consumed = source, number, parent, consumed
+        self.cut, self.number, self.parent, self.consumed = source, number, parent, consumed
         self.path: str = parent.path
+        self.source: LengthSource = parent.source
+        self.identity: str | None = None
         self.sequence_length = source.sequence_length
         self._row = consumed.rows[source.parent]
 
@@ -245,7 +268,7 @@ class CutSource:
 
     def samples_at(self, positions: Int64Array) -> Int64Array:
         """Return the samples at positions."""
-        return shuffle_cut(self.source, self.number, self.base.plan.split, positions)
+        return shuffle_cut(self.cut, self.number, self.base.plan.split, positions)
 
     def parts_of(self, samples: Int64Array) -> SampleParts:
         """Return the parts of samples, with the label of the last token of each span."""
@@ -280,7 +303,7 @@ class CutSource:
         samples = np.unique(
             np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)])
         )
-        return self._find_positions(samples[samples < self.source.num_samples])
+        return self._find_positions(samples[samples < self.cut.num_samples])
 
     def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
         """Return the spans of this source's tokens with some of a document's, as its base does."""
@@ -299,7 +322,7 @@ class CutSource:
     def _find_positions(self, samples: Int64Array) -> Int64Array:
         """Return the positions of samples: the inverse of `samples_at`."""
         found, start = [np.empty(0, np.int64)], 0
-        source, split = self.source, self.base.plan.split
+        source, split = self.cut, self.base.plan.split
         for window, stop in enumerate(source.windows):
             own = samples[(start <= samples) & (samples < stop)] - start
             keys = split_key(source.seed, Stage.CUT, split, self.number, window)
@@ -323,6 +346,7 @@ class PackedSource:
         self.path, self.source, self.arrays = path, source, arrays
         plan: Any = arrays.plan
         self.plan: PackingPlan = plan
+        self.identity: str | None = fingerprint(self.plan.spec)
         self.sequence_length = self.plan.sequence_length
         shuffle, keyed = arrays.shuffle_index, arrays.keyed_shuffle
         self._take = partial(take, shuffle) if arrays.stored_shuffle is not None else keyed.take

@@ -5,6 +5,7 @@ Indices are read where they are built; small ones are computed in memory. Nothin
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from zindex.plan.journal import RunState, Segment
 from zindex.plan.keys import Stage, split_key
 from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES
+from zindex.store.chunk_reader import Verify
 from zindex.store.open import Store
 
 #: Rows up to which an index that is not built is computed in memory.
@@ -73,6 +75,12 @@ class RunOrder:
         A ``RunConfig``, the mapping of one, or the path of its YAML file.
     split
         ``"train"``, ``"valid"`` or ``"test"``.
+    num_edits
+        Apply only so many edits of the run, the first ones; None applies all.
+    verify
+        When a chunk of an index is checked, as of ``zindex.open_store``. By default never: an
+        answer needs a few rows of many chunks, whose checks would take most of its time. Samples
+        that their documents cannot make up are refused in any case.
 
     Raises
     ------
@@ -82,16 +90,24 @@ class RunOrder:
         If an index is large and not built.
     """
 
-    def __init__(self, config: RunLike, split: str = "train") -> None:
+    def __init__(
+        self,
+        config: RunLike,
+        split: str = "train",
+        *,
+        num_edits: int | None = None,
+        verify: Verify = "never",
+    ) -> None:
         if split not in SPLIT_NAMES:
             raise ConfigError(f"split must be one of {', '.join(SPLIT_NAMES)}, got {split!r}")
         self.config = config = as_config(config)
-        self.split = split
+        self.split, self.verify = split, verify
         plan = plan_run(config)
         members = {item.dataset: item for item in plan.members if item.plan.split == split}
         blend = next((item for item in plan.blends if item.split == split), None)
         self.plans: list[BlendPlan] = [] if blend is None else [blend.plan]
         self.sources: list[OrderSource] = []
+        self.num_edits = 0
         self._state: RunState | None = None
         self._arrays: dict[int, BlendArrays] = {}
         if blend is None:
@@ -104,7 +120,9 @@ class RunOrder:
         else:
             self.paths = blend.datasets
             if config.packing is None:
-                self._open_edits(open_journal(config, split, plan=plan))
+                journal = open_journal(config, split, plan=plan)
+                self.num_edits = len(journal.entries[:num_edits])
+                self._open_edits(replace(journal, entries=journal.entries[:num_edits]))
         if not self.sources:
             self.sources = [self._open_source(members[path]) for path in self.paths]
             self.dataset_of = np.arange(len(self.paths))
@@ -148,7 +166,7 @@ class RunOrder:
                 f"the index of {name} must be built to be asked, it is not in {self.config.index}; "
                 "run `zindex build` first"
             )
-        return store
+        return None if store is None else replace(store, verify=self.verify)
 
     def _open_blend(self, number: int) -> BlendArrays:
         """Return the arrays of a blend, opened once."""

@@ -1,0 +1,273 @@
+"""One document, sample or record: its tokens, its text, and which of them are trained on."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from zindex.arrays import AnyArray
+from zindex.errors import ConfigError
+from zindex.indexing.index_arrays import open_index_arrays
+from zindex.indexing.packing import PackedArrays
+from zindex.ingest.length_source import is_store, open_source
+from zindex.inspection.answers.documents import Decoder, Documents, as_decoder
+from zindex.inspection.answers.order_sources import OrderSource, PackedSource, StreamSource
+from zindex.inspection.answers.run_order import RunOrder
+from zindex.inspection.answers.screen import WIDTH, fit
+from zindex.plan.index_plan import IndexPlan
+from zindex.plan.packing import PackingPlan
+from zindex.store.folder_group import read_names
+from zindex.store.open import Store, open_store
+from zindex.store.record_reader import RecordReader
+from zindex.store.records import KIND
+
+#: Fields of keyed records that mask others; any other field F is masked by F_mask.
+_MASKS = {"sequence": "loss_mask", "responses": "masks"}
+#: Fields that hold tokens, also without a mask.
+_TOKENS = ("sequence", "prompts", "responses", "chosen", "rejected")
+_YAML = (".yaml", ".yml")
+
+#: Whether a text is trained on; None where nothing says so.
+Flag = bool | None
+#: Adds colours to a text.
+Style = Callable[[str, Flag], str]
+
+# Lines of one field that a screen shows.
+_MAX_LINES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class ShownField:
+    """Tokens or another value, in one run."""
+
+    #: Such as ``document 5, tokens 0:64``, or the name of a field.
+    name: str
+    #: Tokens, numbers or text.
+    value: Any
+    #: Whether each token is trained on; None where nothing says so.
+    mask: list[bool] | None = None
+    #: Texts of the runs of tokens with one mask; None without a tokenizer.
+    texts: tuple[str, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, without those that are None."""
+        known = {"name": self.name, "value": self.value, "mask": self.mask}
+        known["text"] = None if self.texts is None else "".join(self.texts)
+        return {name: value for name, value in known.items() if value is not None}
+
+    def to_lines(self, style: Style) -> list[str]:
+        """Return the name and the wrapped value as lines; ``style(text, mask)`` adds colours."""
+        lines = _wrap(self._pieces(), style)
+        if len(lines) > _MAX_LINES:
+            left_out = len(lines) - _MAX_LINES
+            lines = [*lines[:_MAX_LINES], f"  and {left_out:,} more lines; --json has all"]
+        return [fit(f"{self.name}:"), *lines]
+
+    def _pieces(self) -> list[tuple[str, Flag]]:
+        """Return the value as texts, each with its mask."""
+        flags: Sequence[Flag] = [None] if self.mask is None else self.mask
+        if self.texts is not None:
+            return list(zip(self.texts, (flag for flag, _ in groupby(flags)), strict=True))
+        if not isinstance(self.value, list):
+            return [(str(self.value), None)]
+        if self.mask is None:
+            flags = [None] * len(self.value)
+        pairs = zip(self.value, flags, strict=True)
+        return [each for token, flag in pairs for each in ((str(token), flag), (" ", None))]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of a path."""
+
+    #: The path and the number that was asked for.
+    title: str
+    fields: tuple[ShownField, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {"title": self.title, "fields": [field.to_json() for field in self.fields]}
+
+    def to_lines(self, style: Style | None = None) -> list[str]:
+        """Return the fields as lines; see `ShownField.to_lines`. Without a style, none is added."""
+        style = style or (lambda text, mask: text)
+        return [fit(self.title), *(line for each in self.fields for line in each.to_lines(style))]
+
+
+def show(
+    path: str | os.PathLike[str],
+    *,
+    document: int | None = None,
+    sample: int | None = None,
+    record: int | None = None,
+    split: str = "train",
+    tokenizer: Any = None,
+) -> Shown:
+    """Return the tokens, the text and the masks of a document, a sample or a record.
+
+    Parameters
+    ----------
+    path
+        A corpus or ``.bin/.idx`` pair for a document; a run file, or an index in the folder of a
+        run, for a sample; a keyed or record store for a record.
+    document, sample, record
+        Number of what to show, from 0; one of the three. A document is a sequence of the corpus, a
+        sample a position of the run or of the index.
+    split
+        The split of a run.
+    tokenizer
+        A tokenizer, or the path of its file, to decode tokens; None shows numbers.
+
+    Returns
+    -------
+    shown
+        The parts of a document or sample, or the fields of a record.
+
+    Raises
+    ------
+    ConfigError
+        If the path has no such things, or not so many.
+    """
+    asked = {"document": document, "sample": sample, "record": record}
+    given = [(name, number) for name, number in asked.items() if number is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            f"show needs one of document, sample and record, got {len(given)}; name one"
+        )
+    [(name, number)] = given
+    text = os.fspath(path)
+    decode = None if tokenizer is None else as_decoder(tokenizer)
+    if name == "document":
+        fields = [_show_document(text, number, decode)]
+    elif name == "sample":
+        fields = _show_sample(text, number, split, decode)
+    else:
+        fields = _show_record(text, number, decode)
+    return Shown(f"{text}, {name} {number:,}", tuple(fields))
+
+
+def _show_document(path: str, number: int, decode: Decoder | None) -> ShownField:
+    """Return one document of a corpus."""
+    documents, prefix = Documents(), path.removesuffix(".idx").removesuffix(".bin")
+    length = documents.length(prefix, number)
+    return _show_part(documents, prefix, number, (0, length), decode)
+
+
+def _show_part(
+    documents: Documents, path: str, number: int, span: tuple[int, int], decode: Decoder | None
+) -> ShownField:
+    """Return a part of a document of a corpus."""
+    tokens = documents.read(path, number, *span).tolist()
+    texts = None if decode is None else (decode(tokens),)
+    name = f"{os.path.basename(path)}, document {number:,}, tokens {span[0]}:{span[1]}"
+    return ShownField(name, tokens, texts=texts)
+
+
+def _show_sample(path: str, number: int, split: str, decode: Decoder | None) -> list[ShownField]:
+    """Return the parts of one sample of a run, or of an index."""
+    position = np.array([number], np.int64)
+    if path.endswith(_YAML):
+        order = RunOrder(path, split)
+        order.check(number, number + 1)
+        found = order.read(position)
+        corpus, parts = order.paths[int(found.datasets[0])], found.parts
+    else:
+        source, num_samples = _open_index(open_store(path, kind="index"))
+        _check_number(number, num_samples, "sample", path)
+        corpus, parts = source.path, source.parts_of(source.samples_at(position))
+    documents = Documents()
+    return [
+        _show_part(documents, corpus, document, (start, stop), decode)
+        for _, document, start, stop in zip(*(column.tolist() for column in parts), strict=True)
+    ]
+
+
+def _open_index(store: Store) -> tuple[OrderSource, int]:
+    """Return the samples of an index and their number."""
+    named = read_names(store.root.parent).get(store.root.name)
+    if store.spec["kind"] not in ("gpt", "packed"):
+        raise ConfigError(
+            f"samples are shown of runs and of indices of one corpus, {store.root} is a "
+            f"{store.spec['kind']}; give the run's YAML file"
+        )
+    if named is None:
+        raise ConfigError(
+            f"the corpus of {store.root} must be known to show samples, no run in its folder names "
+            "it; give the run's YAML file"
+        )
+    source = open_source(named.corpora[0])
+    if store.spec["kind"] == "packed":
+        arrays = PackedArrays.open(store)
+        assert isinstance(arrays.plan, PackingPlan)
+        return PackedSource(source.path, source, arrays), len(arrays.shuffle_index)
+    plan = IndexPlan.from_spec(store.spec)
+    return StreamSource(source.path, plan, source, open_index_arrays(store)), plan.num_samples
+
+
+def _check_number(number: int, count: int, what: str, path: str) -> None:
+    if not 0 <= number < count:
+        raise ConfigError(
+            f"a {what} must be in [0, {count:,}), those of {path}, got {number:,}; name one of "
+            "these"
+        )
+
+
+def _show_record(path: str, number: int, decode: Decoder | None) -> list[ShownField]:
+    """Return the fields of one record."""
+    if not is_store(path):
+        raise ConfigError(f"records are shown of stores, {path} is none; import or convert it")
+    reader = RecordReader(open_store(path, kind=KIND))
+    _check_number(number, len(reader), "record", path)
+    record = reader.read(number)
+    masks = {_MASKS.get(name, f"{name}_mask") for name in record} & set(record)
+    fields = []
+    for name, value in record.items():
+        if name in masks:
+            continue
+        mask = record.get(_MASKS.get(name, f"{name}_mask"))
+        fields.append(_show_field(name, value, mask, decode))
+    return fields
+
+
+def _show_field(name: str, value: Any, mask: AnyArray | None, decode: Decoder | None) -> ShownField:
+    """Return one field of a record."""
+    if not isinstance(value, np.ndarray):
+        shown = f"{len(value):,} bytes" if isinstance(value, bytes) else value
+        return ShownField(name, shown)
+    tokens = value.tolist()
+    flags = None if mask is None or len(mask) != len(tokens) else [bool(flag) for flag in mask]
+    if decode is None or not tokens or (mask is None and name not in _TOKENS):
+        return ShownField(name, tokens, flags)
+    known: Sequence[Flag] = [None] * len(tokens) if flags is None else flags
+    runs = groupby(zip(tokens, known, strict=True), key=lambda each: each[1])
+    texts = tuple(decode([token for token, _ in run]) for _, run in runs)
+    return ShownField(name, tokens, flags, texts)
+
+
+def _wrap(pieces: Sequence[tuple[str, Flag]], style: Style) -> list[str]:
+    """Return texts as lines that fit a screen, broken at its edge and at line ends."""
+    lines: list[str] = []
+    line, column, room = "", 0, WIDTH - 2
+    for text, flag in pieces:
+        for number, row in enumerate(_printable(text).split("\n")):
+            if number:
+                lines, line, column = [*lines, line], "", 0
+            while column + len(row.rstrip(" ")) > room:
+                # Numbers stay whole; a text goes on where the line ends.
+                taken = room - column if len(row) > room // 2 else 0
+                line += style(row[:taken], flag) if taken else ""
+                lines, line, column, row = [*lines, line], "", 0, row[taken:]
+            line += style(row, flag) if row else ""
+            column += len(row)
+    return [f"  {text}".rstrip() for text in [*lines, line]]
+
+
+def _printable(text: str) -> str:
+    """Return a text with control characters as their escapes, except line ends."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in text
+    )
