@@ -27,6 +27,8 @@ class Sample(NamedTuple):
     documents: list[int]
     #: The inputs, without padding.
     tokens: list[int]
+    #: The inputs and the last label, without padding.
+    text: list[int]
     #: All tokens that are inputs or labels.
     held: set[int]
 
@@ -64,10 +66,11 @@ def read_samples(config: RunConfig, split: str) -> list[Sample]:
         item = {name: np.asarray(value) for name, value in dataset[position].items()}
         documents = item["document_ids"].tolist()
         tokens = [int(token) for token in item["tokens"] if token >= FIRST_TOKEN]
+        text = [*tokens, *(int(label) for label in item["labels"][-1:] if label >= FIRST_TOKEN)]
         held = {*tokens, *(int(label) for label in item["labels"] if label >= FIRST_TOKEN)}
         names = ("dataset_id", "epoch", "sample_id")
         numbers = (int(item[name]) for name in names)
-        samples.append(Sample(*numbers, documents, tokens, held))
+        samples.append(Sample(*numbers, documents, tokens, text, held))
     return samples
 
 

@@ -1,5 +1,6 @@
 """What differs between two runs, or before and after the last edit of one."""
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,8 +14,8 @@ from zindex.inspection.answers.screen import fit, fit_lines, fit_table
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
 from zindex.inspection.tables.formatting import format_share
 
-# Positions up to which all are compared, and how many are drawn of longer runs.
-_MAX_POSITIONS, _NUM_DRAWN = 1 << 17, 1 << 15
+#: Positions up to which all are compared; a quarter as many are drawn of longer runs.
+MAX_POSITIONS = 1 << 17
 # Positions that are compared at a time.
 _BLOCK = 1 << 12
 
@@ -66,8 +67,8 @@ class RunDifference:
         lines = [fit(f"{self.split} of {first}: {self.num_samples[0]:,} samples")]
         lines.append(fit(f"{self.split} of {second}: {self.num_samples[1]:,} samples"))
         if self.first_difference is None:
-            drawn = "every position" if self.is_exact else f"{_NUM_DRAWN:,} positions drawn"
-            return [*lines, f"the same samples at {drawn}"]
+            where = "every position" if self.is_exact else "all positions that were drawn"
+            return [*lines, f"the same samples at {where}"]
         lines.append(f"first difference at position {self.first_difference:,}")
         lines.append(f"{about}{format_share(self.share_changed)} of positions have another sample")
         rows = [
@@ -88,7 +89,11 @@ class RunDifference:
 
 
 def diff(
-    first: RunLike | RunOrder, second: RunLike | RunOrder | None = None, *, split: str = "train"
+    first: RunLike | RunOrder,
+    second: RunLike | RunOrder | None = None,
+    *,
+    split: str = "train",
+    max_positions: int = MAX_POSITIONS,
 ) -> RunDifference:
     """Return how the samples of two runs differ, or those of one before and after its last edit.
 
@@ -99,6 +104,9 @@ def diff(
         None compares the first one without its last edit, and with it.
     split
         The split; that of opened runs stays.
+    max_positions
+        Samples of a run up to which all positions are compared. Of longer runs a quarter as many
+        are drawn, spread evenly, unless their plans prove them to be the same.
 
     Returns
     -------
@@ -114,39 +122,36 @@ def diff(
 
     Notes
     -----
-    Cost: all positions of runs up to 131,072 samples, or 32,768 drawn ones; between these the first
-    difference is searched from the last equal one on. Nothing is written.
+    Cost: at most ``max_positions`` samples of each; the first difference is searched between two
+    drawn positions. Nothing is written.
     """
-    names = tuple(each if isinstance(each, str) else "run" for each in (first, second))
-    b = second if isinstance(second, RunOrder) else None
+    a = first if isinstance(first, RunOrder) else RunOrder(first, split)
+    name = str(first) if isinstance(first, str | os.PathLike) else "the first run"
     if second is None:
-        if isinstance(first, RunOrder):
-            raise ConfigError("an opened order is compared with another one, got none; give two")
-        b = RunOrder(first, split)
-        if not b.num_edits:
+        if not a.num_edits:
             raise ConfigError(
                 "a run must have an edit to be compared with itself, it has none; give two runs"
             )
-        a = RunOrder(first, split, num_edits=b.num_edits - 1)
-        names = (f"{names[0]} before its last edit", f"{names[0]} after it")
-    else:
-        a = first if isinstance(first, RunOrder) else RunOrder(first, split)
-    if b is None:
-        assert second is not None and not isinstance(second, RunOrder)
-        b = RunOrder(second, split)
-    return _compare(a, b, (names[0], names[1]))
+        before = RunOrder(a.config, a.split, num_edits=a.num_edits - 1)
+        names = (f"{name} before its last edit", f"{name} after it")
+        return _compare(before, a, names, max_positions)
+    b = second if isinstance(second, RunOrder) else RunOrder(second, split)
+    other = str(second) if isinstance(second, str | os.PathLike) else "the second run"
+    return _compare(a, b, (name, other), max_positions)
 
 
-def _compare(a: RunOrder, b: RunOrder, names: tuple[str, str]) -> RunDifference:
+def _compare(a: RunOrder, b: RunOrder, names: tuple[str, str], max_positions: int) -> RunDifference:
     """Return the differences of two opened orders."""
     lengths = len(a), len(b)
-    common, is_exact = min(lengths), max(lengths) <= _MAX_POSITIONS
+    is_proven = _have_same_plans(a, b)
+    common, is_exact = min(lengths), is_proven or max(lengths) <= max_positions
+    num_drawn = max_positions if max(lengths) <= max_positions else max_positions // 4
     keys = {number: _dataset_keys(order) for number, order in enumerate((a, b))}
 
     def is_same(positions: Int64Array) -> BoolArray:
         return _is_same(a, b, positions, keys[0], keys[1])
 
-    positions = _draw(common, is_exact)
+    positions = _draw(0 if is_proven else common, num_drawn)
     blocks = [is_same(positions[i : i + _BLOCK]) for i in range(0, len(positions), _BLOCK)]
     same = np.concatenate([np.ones(0, np.bool_), *blocks])
     where = _find_first(is_same, positions, same)
@@ -163,16 +168,30 @@ def _compare(a: RunOrder, b: RunOrder, names: tuple[str, str]) -> RunDifference:
         is_exact=is_exact,
         first_difference=where,
         share_changed=1 - float(same.mean()) if len(same) else 0.0,
-        datasets=_count_datasets((a, b), keys, is_exact),
+        datasets=_count_datasets((a, b), keys, num_drawn),
         samples=samples,
     )
 
 
-def _draw(num_positions: int, is_exact: bool) -> Int64Array:
+def _have_same_plans(a: RunOrder, b: RunOrder) -> bool:
+    """Return whether two orders must be the same, by their plans and datasets."""
+    if a.num_edits or b.num_edits:
+        return False
+    facts = [
+        (
+            [plan.spec for plan in order.plans],
+            [(source.identity, source.source.facts.digest) for source in order.sources],
+        )
+        for order in (a, b)
+    ]
+    return facts[0] == facts[1]
+
+
+def _draw(num_positions: int, num_drawn: int) -> Int64Array:
     """Return all positions, or some that are spread evenly, at random in their strides."""
-    if is_exact or num_positions <= _NUM_DRAWN:
+    if num_positions <= num_drawn:
         return np.arange(num_positions)
-    edges = np.linspace(0, num_positions, _NUM_DRAWN + 1).astype(np.int64)
+    edges = np.linspace(0, num_positions, num_drawn + 1).astype(np.int64)
     drawn: Int64Array = np.random.default_rng(0).integers(edges[:-1], edges[1:])
     return drawn
 
@@ -244,13 +263,13 @@ def _have_same_parts(a: Samples, b: Samples) -> BoolArray:
 
 
 def _count_datasets(
-    orders: tuple[RunOrder, RunOrder], keys: dict[int, list[tuple[str, int]]], is_exact: bool
+    orders: tuple[RunOrder, RunOrder], keys: dict[int, list[tuple[str, int]]], num_drawn: int
 ) -> tuple[DatasetDifference, ...]:
     """Return the samples of each dataset in both orders."""
     paths: dict[tuple[str, int], str] = {}
     counts: list[dict[tuple[str, int], float]] = []
     for number, order in enumerate(orders):
-        positions = _draw(len(order), is_exact)
+        positions = _draw(len(order), num_drawn)
         sources, _ = order.find_draws(positions)
         drawn = np.bincount(order.dataset_of[sources], minlength=len(order.paths))
         scale = len(order) / max(1, len(positions))

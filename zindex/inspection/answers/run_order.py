@@ -158,10 +158,11 @@ class RunOrder:
         return StreamSource(item.dataset, plan, item.source, arrays)
 
     def _find_store(self, plan: BuildPlan, name: str) -> Store | None:
-        """Return the built store of a plan, or None if it is small enough to be computed."""
+        """Return the built store of a plan, or None if it is computed: a small or keyed one."""
         store = find_index(plan.store_plan(self.config.index))
         is_small = plan.num_build_rows <= MAX_COMPUTED_ROWS and not isinstance(plan, PackingPlan)
-        if store is None and not is_small:
+        is_computed = isinstance(plan, BlendPlan) and plan.stored == "minimal"
+        if store is None and not (is_small or is_computed):
             raise StoreNotFoundError(
                 f"the index of {name} must be built to be asked, it is not in {self.config.index}; "
                 "run `zindex build` first"
