@@ -110,9 +110,9 @@ def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
 @_tokenizer
 @options.summary()
 def show_command(path: str, **settings: Any) -> tuple[dict[str, Any], str]:
-    """Show the tokens, or with a tokenizer the text, of a document, a sample or a record.
+    """Show a document, a sample or a record.
 
-    Tokens that are trained on are green, masked ones are dim.
+    Prints tokens, or their text if there is a tokenizer. Tokens that are trained on are green, masked ones are dim.
     """
     from zindex.inspection.answers.show import show
 
@@ -133,9 +133,9 @@ def _paint(text: str, mask: bool | None) -> str:
 @_split
 @options.summary()
 def diff_command(first: str, second: str | None, split: str) -> tuple[dict[str, Any], str, int]:
-    """Compare the samples of two runs, or of one before and after its last edit.
+    """Compare the samples of two runs.
 
-    Prints the first difference, the share of positions with another sample, and the samples of each
+    Or of one before and after its last edit. Prints the first difference, the share of positions with another sample, and the samples of each
     dataset. The exit code is 1 if they differ.
     """
     from zindex.inspection.answers.diff import diff
