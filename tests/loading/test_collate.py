@@ -59,6 +59,8 @@ def test_loaders(dataset: GPTDataset, num_workers: int, function: Any) -> None:
         stacked = torch.utils.data.default_collate(expected)
         assert list(batch) == list(stacked)
         assert all(torch.equal(batch[name], tensor) for name, tensor in stacked.items())
+        if len(expected) > 1:  # one mask for all samples
+            assert batch["attention_mask"].stride(0) == 0
         if num_workers and function is collate:
             # One piece of shared memory for all that is the batch's own.
             own = [batch[name].untyped_storage() for name in ("tokens", "labels", "loss_mask")]

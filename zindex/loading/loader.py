@@ -12,6 +12,7 @@ from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, check_choice
 from zindex.loading.collate import collate as stack_samples
 from zindex.loading.data_parallel import find_place
+from zindex.loading.hf_format import HFDataset, check_hf
 from zindex.loading.order import SampleOrder
 from zindex.loading.reading import BatchReader, WorkerPool, read_ahead
 from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, count_samples
@@ -22,6 +23,7 @@ from zindex.plan.tail import Tail, TailName, parse_tail
 logger = logging.getLogger(__name__)
 
 SplitName = Literal["train", "valid", "test"]
+FormatName = Literal["megatron", "hf"]
 
 # Prefetched batches: of all threads together, and of each worker process.
 _THREADS_AHEAD, _WORKER_AHEAD = 4, 2
@@ -245,6 +247,7 @@ def loader(
     pin_memory: bool | None = None,
     collate: Callable[[Any], Any] | None = None,
     state: Mapping[str, Any] | None = None,
+    format: FormatName = "megatron",
     **settings: Any,
 ) -> Loader:
     """Return the batches of a run for this rank of a training job.
@@ -290,6 +293,10 @@ def loader(
         of zindex.
     state
         State to resume from, as ``state_dict()`` returned it.
+    format
+        Names and labels of the samples: ``"megatron"``, or ``"hf"`` for ``input_ids``, ``labels``
+        and ``attention_mask`` as Hugging Face's models take them; see
+        `zindex.loading.hf_format.HFDataset`. The state is the same.
     settings
         Further settings of ``GPTDatasetConfig``. Attention masks need
         ``create_attention_mask=True``.
@@ -308,7 +315,13 @@ def loader(
     ZindexError
         If the run cannot be opened.
     """
+    check_choice("format", format, get_args(FormatName))
+    tail = parse_tail(tail, BATCH_TAILS)
+    if format == "hf":
+        check_hf(tail, settings)
     dataset = _open_dataset(run, tokenizer, split, settings)
+    if format == "hf":
+        dataset = HFDataset(dataset)
     rank, size = find_place(data_parallel_rank, data_parallel_size)
     num_positions = len(dataset)
     plan = BatchPlan(
@@ -319,7 +332,7 @@ def loader(
         micro_batch_size,
         rank,
         size,
-        parse_tail(tail, BATCH_TAILS),
+        tail,
         ancestors=getattr(dataset, "previous_fingerprints", ()),
     )
     made = Loader(

@@ -213,9 +213,9 @@ _DeferredSample = defer(Sample)
 class SampleBatch(Sequence[Item]):
     """The samples of a batch: a sequence of items, and one tensor per name for all of them.
 
-    torch's ``default_collate`` takes the tensors, copying those that are expanded over the samples;
-    ``zindex.loading.collate`` takes them without a copy. Items are views of the batch, except for
-    plain position ids, which are copies.
+    torch's ``default_collate`` takes the tensors, with copies of plain positions but not of the
+    plain causal mask, which stays one for all samples; ``zindex.loading.collate`` takes them
+    without a copy. Items are views of the batch, except for plain position ids, which are copies.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class SampleBatch(Sequence[Item]):
         return batch
 
     def stack(self) -> BatchTensors:
-        """Return the tensors of the batch, contiguous as ``default_collate`` makes them."""
+        """Return the tensors of the batch, contiguous except for a plain causal mask."""
         tensors: Any = self._tensors
         if type(tensors) is _DeferredTensors:
             return cast("BatchTensors", _DeferredTensors(partial(_stack, tensors.make)))
@@ -292,8 +292,11 @@ class SampleBatch(Sequence[Item]):
 
 
 def _stack(make: Callable[[], Tensors]) -> BatchTensors:
-    """Return tensors without expanded ones."""
-    return BatchTensors((name, tensor.contiguous()) for name, tensor in make().items())
+    """Return tensors without expanded ones, except for a plain causal mask: it would be large."""
+    return BatchTensors(
+        (name, tensor if is_causal_mask(tensor) else tensor.contiguous())
+        for name, tensor in make().items()
+    )
 
 
 def _collate_samples(batch: Sequence[Sample], *, collate_fn_map: Any = None) -> Any:
