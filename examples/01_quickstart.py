@@ -18,12 +18,10 @@ import sys
 import sysconfig
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +35,10 @@ from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronData
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDatasetBuilder
 from zindex.inspection.tables.plan_table import report_run
+from zindex.text.kept_tokenizer import open_tokenizer
+from zindex.text.tokenizers.null_tokenizer import ByteLevelTokenizer
+from zindex.text.tokenizers.open_tokenizer import as_tokenizer
+from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 
 SEED, SEQUENCE_LENGTH, BATCH_SIZE, SPLIT = 1234, 128, 8, "95,5,0"
 NUM_VALID = 12 * BATCH_SIZE
@@ -70,28 +72,20 @@ def join_docstrings(source: str) -> str:
     return "\n\n".join(map(inspect.cleandoc, re.findall('"""(.*?)"""', source, re.DOTALL)))
 
 
-def train_tokenizer(texts: list[str], vocab_size: int) -> tuple[int, Callable[..., Any]]:
-    """Return a vocabulary size and a function from texts to token ids."""
+def train_tokenizer(texts: list[str], vocab_size: int) -> TextTokenizer:
+    """Return a tokenizer whose documents end with token 0."""
     try:
         from tokenizers import ByteLevelBPETokenizer
     except ImportError:  # bytes are tokens too
-        return 257, lambda batch: [[1 + byte for byte in text.encode()] for text in batch]
+        return ByteLevelTokenizer(vocab_size=256, eos_id=EOD, pad_id=None)
     # Avoids a warning when the DataLoader forks.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     model = ByteLevelBPETokenizer()
     model.train_from_iterator(
-        texts, vocab_size=vocab_size, special_tokens=["<eod>"], show_progress=False
+        texts, vocab_size=vocab_size, special_tokens=["<|endoftext|>"], show_progress=False
     )
-    return model.get_vocab_size(), lambda batch: [item.ids for item in model.encode_batch(batch)]
-
-
-@dataclass
-class Tokenizer:
-    """The attributes of a tokenizer that a Megatron dataset needs."""
-
-    vocab_size: int
-    eod: int = EOD
-    unique_identifiers: dict[str, Any] = field(default_factory=lambda: {"class": "Quickstart"})
+    found: TextTokenizer = as_tokenizer(model)
+    return found
 
 
 class Block(nn.Module):
@@ -162,19 +156,22 @@ def train(
     return losses
 
 
-def write_corpora(folder: Path, num_files: int, vocab_size: int) -> tuple[list[str], int]:
-    """Write three ``.bin/.idx`` pairs, and return their names and the vocabulary size."""
+def write_corpora(folder: Path, num_files: int, vocab_size: int) -> tuple[list[str], TextTokenizer]:
+    """Write three ``.bin/.idx`` pairs, and return their names and the tokenizer."""
     corpora = read_corpora(num_files)
-    vocab_size, encode = train_tokenizer(
-        [text for texts in corpora.values() for text in texts], vocab_size
-    )
+    tokenizer = train_tokenizer([text for texts in corpora.values() for text in texts], vocab_size)
     for name, texts in corpora.items():
         builder = IndexedDatasetBuilder(f"{folder / name}.bin", dtype=np.uint16)
-        builder.add_documents(encode(texts), eod_token=EOD)
+        builder.add_documents(tokenizer.encode_batch(texts), eod_token=EOD)
         builder.finalize(f"{folder / name}.idx")
         print(f"   {name:10}  {len(texts):4} documents, {sum(map(len, texts)):9,} characters")
-    print(f"   a vocabulary of {vocab_size:,} tokens")
-    return list(corpora), vocab_size
+    print(f"   a vocabulary of {tokenizer.vocab_size:,} tokens")
+    return list(corpora), tokenizer
+
+
+def show_sample(tokens: torch.Tensor, tokenizer: TextTokenizer) -> None:
+    """Print how a sample begins, as text."""
+    print(f"   the first sample: {tokenizer.detokenize(tokens[:24].tolist())!r} ...")
 
 
 def say(number: int, text: str) -> None:
@@ -220,12 +217,13 @@ def main() -> int:
     folder = prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    say(1, "Tokenise text that ships with Python into three .bin/.idx corpora")
-    names, vocab_size = write_corpora(folder / "corpora", arguments.files, arguments.vocab_size)
+    say(1, "Tokenise text that Python brings along, into three .bin/.idx corpora")
+    names, tokenizer = write_corpora(folder / "corpora", arguments.files, arguments.vocab_size)
 
-    say(2, "Convert them to Zarr; any Zarr reader opens the result")
+    say(2, "Convert them to Zarr, with their tokenizer; any Zarr reader opens the result")
     prefixes = [folder / "corpora" / name for name in names]
-    stores = [str(s.root) for s in zindex.convert(prefixes, folder / "corpora", progress=True)]
+    converted = zindex.convert(prefixes, folder / "corpora", tokenizer=tokenizer, progress=True)
+    stores = [str(store.root) for store in converted]
     for name, array in zarr.open_group(stores[0], mode="r").arrays():
         print(
             f"   {name:15} {array.shape} {array.dtype}, dimension {array.metadata.dimension_names}"
@@ -247,14 +245,16 @@ def main() -> int:
     say(4, f"Build it on all cores, like `zindex build {run_file.name}`")
     zindex.build(run_file, progress=True)
 
-    say(5, "Open it as torch datasets, with the classes and arguments of Megatron Core")
+    say(5, "Open it as torch datasets, by the names that Megatron Core uses, and decode a sample")
+    tokenizer = open_tokenizer(stores[0])  # a corpus keeps its own
+    vocab_size = tokenizer.vocab_size
     config = GPTDatasetConfig(
         random_seed=SEED,
         sequence_length=SEQUENCE_LENGTH,
         blend=(stores, weights),
         split=SPLIT,
         path_to_cache=str(folder / "index"),
-        tokenizer=Tokenizer(vocab_size),
+        tokenizer=tokenizer,
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,
@@ -265,6 +265,7 @@ def main() -> int:
         GPTDataset, sizes, lambda: True, config
     ).build()
     print(f"   {len(samples):,} samples to train on, {len(held_out)} held out")
+    show_sample(samples[0]["tokens"], tokenizer)
 
     say(
         6,

@@ -11,6 +11,7 @@ import textwrap
 import time
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,7 @@ def write_run(run_file: Path, order: str, num_samples: int) -> None:
     )
 
 
-def open_blend(folder: Path, order: str, num_samples: int, vocab_size: int) -> BlendedDataset:
+def open_blend(folder: Path, order: str, num_samples: int, tokenizer: Any) -> BlendedDataset:
     """Return the blend as a training job opens it; its index is found by ``path_to_cache``."""
     paths = [str(folder / "corpora" / f"{name}.zarr") for name in WEIGHTS]
     config = GPTDatasetConfig(
@@ -49,7 +50,7 @@ def open_blend(folder: Path, order: str, num_samples: int, vocab_size: int) -> B
         blend=(paths, list(WEIGHTS.values())),
         split=SPLIT,
         path_to_cache=str(folder / "index"),
-        tokenizer=quickstart.Tokenizer(vocab_size),
+        tokenizer=tokenizer,
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,
@@ -146,11 +147,12 @@ def main() -> None:
     folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Tokenise text that ships with Python and convert it to Zarr")
-    names, vocab_size = quickstart.write_corpora(
+    quickstart.say(1, "Tokenise text that Python brings along and convert it to Zarr")
+    names, tokenizer = quickstart.write_corpora(
         folder / "corpora", arguments.files, arguments.vocab_size
     )
-    zindex.convert([folder / "corpora" / name for name in names], folder / "corpora")
+    prefixes = [folder / "corpora" / name for name in names]
+    zindex.convert(prefixes, folder / "corpora", tokenizer=tokenizer)
 
     quickstart.say(2, "Plan a blend by weight (computes sizes, writes nothing)")
     run_files = [folder / f"{order}.yaml" for order in ORDERS]
@@ -163,8 +165,8 @@ def main() -> None:
         built = zindex.build(run_file)[None, "train"]
         print(f"   {run_file.name}: {built.store.root}")
 
-    quickstart.say(4, "Open both as a training job does, and compare their draws")
-    blends = {order: open_blend(folder, order, arguments.samples, vocab_size) for order in ORDERS}
+    quickstart.say(4, "Open both as a training job does, and look at what they draw")
+    blends = {order: open_blend(folder, order, arguments.samples, tokenizer) for order in ORDERS}
     for blend in blends.values():
         check_blend(blend)
     counts = {order: count_drawn(blend) for order, blend in blends.items()}

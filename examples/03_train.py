@@ -52,13 +52,9 @@ def train(arguments: argparse.Namespace) -> None:
     model = DistributedDataParallel(quickstart.TinyGPT(arguments.vocab_size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    # The loader determines its rank and opens the built run.
+    # The loader finds its rank by itself, opens what was built, and takes the corpora's tokenizer.
     micro_batch_size = GLOBAL_BATCH_SIZE // num_ranks
-    batches = zindex.loader(
-        arguments.folder / "run.yaml",
-        quickstart.Tokenizer(arguments.vocab_size),
-        micro_batch_size=micro_batch_size,
-    )
+    batches = zindex.loader(arguments.folder / "run.yaml", micro_batch_size=micro_batch_size)
 
     job = arguments.folder / arguments.job
     checkpoint = job / "checkpoint.pt"
@@ -152,12 +148,13 @@ def main() -> int:
     start = time.monotonic()
     num_samples = arguments.steps * GLOBAL_BATCH_SIZE
 
-    quickstart.say(1, "Tokenise text that ships with Python, convert it, and build a run")
-    names, arguments.vocab_size = quickstart.write_corpora(
+    quickstart.say(1, "Tokenise text that Python brings along, convert it, and build a run of it")
+    names, tokenizer = quickstart.write_corpora(
         arguments.folder / "corpora", arguments.files, arguments.vocab_size
     )
     prefixes = [arguments.folder / "corpora" / name for name in names]
-    zindex.convert(prefixes, arguments.folder / "corpora")
+    zindex.convert(prefixes, arguments.folder / "corpora", tokenizer=tokenizer)
+    arguments.vocab_size = tokenizer.vocab_size
     write_run(arguments.folder / "run.yaml", num_samples)
     zindex.build(arguments.folder / "run.yaml")
 

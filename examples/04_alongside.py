@@ -45,8 +45,7 @@ def train(arguments: argparse.Namespace) -> None:
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         building.wait()
         with building.span("open-loader"):
-            tokenizer = quickstart.Tokenizer(arguments.vocab_size)
-            batches = zindex.loader(run, tokenizer, micro_batch_size=MICRO_BATCH_SIZE)
+            batches = zindex.loader(run, micro_batch_size=MICRO_BATCH_SIZE)
         with building.span("train"):
             for batch in batches:
                 loss = model(batch)
@@ -141,13 +140,13 @@ def main() -> int:
     arguments.folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Tokenise text that ships with Python and convert it")
-    names, arguments.vocab_size = quickstart.write_corpora(
+    quickstart.say(1, "Tokenise text that Python brings along, and convert it")
+    names, tokenizer = quickstart.write_corpora(
         arguments.folder / "corpora", arguments.files, arguments.vocab_size
     )
-    zindex.convert(
-        [arguments.folder / "corpora" / name for name in names], arguments.folder / "corpora"
-    )
+    prefixes = [arguments.folder / "corpora" / name for name in names]
+    zindex.convert(prefixes, arguments.folder / "corpora", tokenizer=tokenizer)
+    arguments.vocab_size = tokenizer.vocab_size
     num_samples = arguments.steps * MICRO_BATCH_SIZE * NUM_NODES * RANKS_PER_NODE
     run = {
         "sequence_length": SEQUENCE_LENGTH,

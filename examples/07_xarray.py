@@ -122,8 +122,8 @@ def main() -> None:
     folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Tokenise text that ships with Python into .bin/.idx pairs")
-    names, vocab_size = quickstart.write_corpora(
+    quickstart.say(1, "Tokenise text that Python brings along, as .bin/.idx pairs")
+    names, tokenizer = quickstart.write_corpora(
         folder / "corpora", arguments.files, arguments.vocab_size
     )
 
@@ -153,8 +153,8 @@ def main() -> None:
     for name, share in zip(mix.dataset.values, mix.mean("sample").values, strict=True):
         print(f"   {name:<11} {share:.4f} of the run, weight {WEIGHTS[name]:g}")
     try:
-        plot(corpora, mix, vocab_size, folder / "run.png")
-        print(f"\nPlot: {folder / 'run.png'}")
+        plot(corpora, mix, tokenizer.vocab_size, folder / "run.png")
+        print(f"\nThe picture: {folder / 'run.png'}")
     except ImportError as error:
         print(f"\nNo plot ({error}); install zindex[quickstart]")
     print(f"{time.monotonic() - start:.0f} s in all.")

@@ -31,6 +31,7 @@ def test_quickstart_ends_in_a_falling_loss(tmp_path: Path) -> None:
     start, end = map(float, found.groups())
     assert start == pytest.approx(5.704, abs=0.001)  # ln 300
     assert end < 0.8 * start
+    assert re.search(r"the first sample: ['\"].*[a-z]{3}", done.stdout)  # as text
     # The blends of two splits and the indices of their three datasets were built ahead; the torch
     # datasets opened these and built none.
     indices = [open_store(path, kind="index") for path in (folder / "index").glob("*-*/")]

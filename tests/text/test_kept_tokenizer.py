@@ -17,6 +17,8 @@ from tests.text.small_tokenizer import SPECIAL, make_tokenizer, save_tokenizer
 from tests.text.tokenizers.test_wrapped import Slow, make_encoding, make_processor
 from zindex.cli import main
 from zindex.config import DatasetConfig, RunConfig
+from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, FingerprintMismatchError, VerificationError
 from zindex.ingest.keyed.tokenize import describe_tokens
@@ -266,3 +268,40 @@ def test_a_tokenizer_is_kept_in_object_storage(tmp_path: Path, objects: Any) -> 
         write_texts(tmp_path), objects, tokenizer=make_tokenizer(), append_eod=False
     )
     assert open_tokenizer(objects).tokenize("ab") == as_tokenizer(make_tokenizer()).tokenize("ab")
+
+
+def open_blend(tokenizer: Any, *places: Path) -> Any:
+    """Return a blend as a Megatron script opens it."""
+    config = GPTDatasetConfig(
+        random_seed=1,
+        sequence_length=8,
+        blend=([str(place) for place in places], None),
+        split="100,0,0",
+        tokenizer=tokenizer,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+    )
+    builder = BlendedMegatronDatasetBuilder(GPTDataset, (4, 0, 0), lambda: True, config)
+    return builder.build()[0]
+
+
+def test_builders_of_megatron_scripts_check_the_tokenizer(tmp_path: Path) -> None:
+    first = tokenize(tmp_path, make_tokenizer())
+    second = tokenize(tmp_path, train_other(), "code.zarr")
+    assert len(open_blend(FakeTokenizer(vocab_size=260), first))
+    with pytest.raises(ConfigError, match=r"must have all 260 ids of .* got one of 50; give"):
+        open_blend(FakeTokenizer(vocab_size=50), first)
+    with pytest.raises(ConfigError, match="must have one tokenizer, got different vocabularies of"):
+        open_blend(FakeTokenizer(vocab_size=260), first, second)
+
+
+def test_edits_add_no_corpus_of_another_tokenizer(tmp_path: Path) -> None:
+    first = tokenize(tmp_path, make_tokenizer())
+    second = tokenize(tmp_path, train_other(), "code.zarr")
+    run = make_run(tmp_path, first, weight=1)
+    zindex.build(run)
+    with pytest.raises(ConfigError, match="must have one tokenizer, got different vocabularies of"):
+        zindex.edit(run, at=4, add={str(second): 1.0})
+    same = tokenize(tmp_path, make_tokenizer(), "same.zarr")
+    zindex.edit(run, at=4, add={str(same): 1.0})

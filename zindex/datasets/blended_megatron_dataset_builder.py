@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,11 +19,13 @@ from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatas
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import is_distributed, log_single_rank
+from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.indexing.ensure import BuildRequest, Builds
 from zindex.io.request_threads import map_in_threads
 from zindex.plan.split import split_range
 from zindex.samples.lengths import is_stored
+from zindex.text.kept_tokenizer import check_stores
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +152,23 @@ class BlendedMegatronDatasetBuilder:
 
         num_threads = min(self.config.num_dataset_builder_threads, len(by_path))
         map_in_threads(num_threads, open_path, by_path)
+        self._check_tokenizer(members)
         return members
+
+    def _check_tokenizer(self, members: Iterable[Iterable[Any]]) -> None:
+        """Check that the tokenizer fits the stores that keep theirs."""
+        opened = {
+            member.dataset_path: member.dataset
+            for member in chain.from_iterable(members)
+            if isinstance(member, MegatronDataset)
+        }
+        stores = {
+            str(path): low_level.store.root
+            for path, low_level in opened.items()
+            if isinstance(low_level, ZarrIndexedDataset)
+        }
+        if stores:
+            check_stores(self.config.tokenizer, stores)
 
     def _open_path(self, path: str | None, groups: Iterable[Sequence["_Place"]]) -> None:
         """Create the members over one path; a stored dataset is opened once for all of them."""

@@ -15,6 +15,7 @@ from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.ranks import obtain
 from zindex.datasets.sample_dataset import SampleDataset
 from zindex.datasets.utils import Split, current_rank
+from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
 from zindex.indexing.ensure import BuildRequest
 from zindex.maintenance.edits.draws import find_draws
@@ -24,6 +25,7 @@ from zindex.samples.batch import BatchRequest, SampleBatch
 from zindex.samples.gpt import make_batch
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
+from zindex.text.kept_tokenizer import check_stores
 
 
 class EditedDataset(SampleDataset):
@@ -105,6 +107,8 @@ class EditedDataset(SampleDataset):
             if isinstance(dataset, GPTDataset) and dataset.dataset_path == path
         ]
         tokens = opened[0] if opened else GPTDataset.build_low_level_dataset(path, config)
+        if isinstance(tokens, ZarrIndexedDataset):
+            check_stores(config.tokenizer, {path: tokens.store.root})
         documents = range(item.plan.start, item.plan.stop)
         return GPTDataset(tokens, path, documents, source.num_requested, self.split, config)
 

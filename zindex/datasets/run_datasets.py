@@ -13,6 +13,7 @@ from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
+from zindex.formats.token_dtypes import highest_id
 from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run, read_notes
 from zindex.maintenance.edits.journal import find_journals
 from zindex.plan.index_plan import IndexPlan
@@ -96,7 +97,8 @@ def open_run(
 def _find_tokenizer(plan: RunPlan, given: Any) -> tuple[Any, bool]:
     """Return the given tokenizer, or the one kept in the corpora.
 
-    It matches the corpora that keep theirs; the second value is whether all do.
+    It fits the corpora that know theirs; the second value is whether it has all ids that there can
+    be, because every corpus knows its tokenizer or has tokens of a narrow dtype.
     """
     sources = {item.dataset: item.source for item in plan.members}
     notes = read_notes(list(sources.values()))
@@ -104,7 +106,11 @@ def _find_tokenizer(plan: RunPlan, given: Any) -> tuple[Any, bool]:
     known = distinct_notes(notes)
     for path, note in known if given is not None or len(known) > 1 else ():
         check_fit(tokenizer, path, note)
-    return tokenizer, all(note is not None and note.vocab_size for note in notes.values())
+    num_ids = tokenizer.vocab_size
+    unknown = [path for path, note in notes.items() if note is None or note.vocab_size is None]
+    return tokenizer, num_ids is None or all(
+        highest_id(sources[path].token_dtype) < num_ids for path in unknown
+    )
 
 
 def _make_config(config: RunConfig, tokenizer: Any, settings: dict[str, Any]) -> GPTDatasetConfig:

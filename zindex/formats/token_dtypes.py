@@ -13,6 +13,18 @@ from zindex.errors import SourceError
 AnyDType: TypeAlias = np.dtype[Any]
 
 
+def highest_id(dtype: DTypeLike) -> float:
+    """Return the highest id that a token dtype holds.
+
+    Examples
+    --------
+    >>> highest_id(np.uint16)
+    65535
+    """
+    kind = np.dtype(dtype)
+    return int(np.iinfo(kind).max) if kind.kind in "iu" else float(np.finfo(kind).max)
+
+
 class DType(Enum):
     """Token dtypes with Megatron Core's names and codes."""
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from zindex import schema
 from zindex.errors import ConfigError
 from zindex.execution.executor import Executor, run_builds, run_together
 from zindex.formats.bin_idx import bin_path
+from zindex.formats.token_dtypes import highest_id
 from zindex.ingest.corpora.corpus import COUNTS, Corpus
 from zindex.ingest.corpora.pairs import expand_prefixes, is_glob, is_url, open_pair
 from zindex.ingest.driver import Workers, open_workers, write_store
@@ -182,8 +181,8 @@ async def convert_corpus(
 
 
 async def _check_ids(corpus: Corpus, num_ids: int, executor: Executor) -> None:
-    """Check that a tokenizer has every token of a corpus; tasks read the tokens."""
-    if np.iinfo(corpus.dtype).max < num_ids:
+    """Check that a tokenizer has every token of a corpus; tasks read them."""
+    if highest_id(corpus.dtype) < num_ids:
         return
     name = os.path.basename(corpus.prefix)
     num_blocks = -(-corpus.num_tokens // _BLOCK_LENGTH)

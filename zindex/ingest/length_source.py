@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,13 @@ class LengthSource:
     def count_tokens(self, start: int, stop: int) -> int:
         """Return the tokens of sequences ``[start, stop)`` from their offsets."""
         return count_tokens(self.reader, start, stop)
+
+    @property
+    def token_dtype(self) -> np.dtype[Any]:
+        """Dtype of the tokens."""
+        if isinstance(self.reader, Store):
+            return np.dtype(str(self.reader.spec["token_dtype"]))
+        return self.reader.dtype
 
     def read_note(self) -> TokenizerNote | None:
         """Return the description of the dataset's tokenizer; None if unknown, as for pairs."""

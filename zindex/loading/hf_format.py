@@ -27,8 +27,8 @@ class HFDataset(torch.utils.data.Dataset[Item]):
       ``inter_document_masking``, ``position_ids`` that restart with each document: without a mask
       the models find the boundaries in these.
 
-    With ``with_provenance`` there are the tensors of this too. The sample's extra token has no place here: the
-    prediction of the last token has no label, as with any block of this length.
+    With ``with_provenance`` there are the tensors of this too. The sample's extra token has no
+    place here: the prediction of the last token has no label, as with any block of this length.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from zindex.errors import ConfigError
 from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.io.request_threads import map_in_threads
 from zindex.store.tokenizer_note import (
     FILES_KEY,
     TokenizerNote,
@@ -26,7 +27,10 @@ from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# These libraries write vocabularies in the same form as the tokenizers library.
+# Threads that read the notes of many stores.
+_NUM_READERS = 8
+
+# These libraries write their vocabularies as the tokenizers library does.
 _FORMS = {"bpe": "huggingface", "wordpiece": "huggingface"}
 
 
@@ -205,6 +209,28 @@ def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
         "%s: its tokenizer is of %s, the given one of %s; their vocabularies cannot be compared",
         *(store, note.form, _form_of(tokenizer) or type(tokenizer).__name__),
     )
+
+
+def check_stores(tokenizer: Any, stores: Mapping[str, Place]) -> None:
+    """Check that the stores of a blend fit each other and a tokenizer.
+
+    Parameters
+    ----------
+    tokenizer
+        As of `check_fit`.
+    stores
+        The places of stores by their paths.
+
+    Raises
+    ------
+    ConfigError
+        As of `check_blend` and `check_fit`.
+    """
+    found = map_in_threads(min(_NUM_READERS, len(stores)), read_note, stores.values())
+    notes = dict(zip(stores, found, strict=True))
+    check_blend(notes)
+    for path, note in distinct_notes(notes):
+        check_fit(tokenizer, path, note)
 
 
 def choose_tokenizer(notes: Mapping[str, TokenizerNote | None]) -> TextTokenizer:

@@ -42,6 +42,7 @@ from zindex.plan.journal import (
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal
+from zindex.text.kept_tokenizer import check_blend
 
 #: Name prefix of the folders of journals in the index folder.
 JOURNAL_PREFIX = "journal-"
@@ -184,7 +185,9 @@ class RunJournal:
     def open_split(self, path: str) -> tuple[LengthSource, tuple[int, int]]:
         """Return the lengths of a dataset, opened once, and the documents of the split in it."""
         if path not in self._opened:
-            self._opened[path] = open_source(path)
+            opened = open_source(path)
+            check_blend(run_plan.read_notes([*self._opened.values(), opened]))
+            self._opened[path] = opened
         lengths = self._opened[path]
         bookends = self.config.split_matrix[SPLIT_NAMES.index(self.split)]
         return lengths, split_range(lengths.facts.num_sequences, bookends)
