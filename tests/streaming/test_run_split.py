@@ -31,7 +31,7 @@ def test_a_blend_from_yaml(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     text = f"""
 target: open_run_split
 name: run
-params: {{config: {tmp_path}/run.yaml, split: valid, eod: 0, vocab_size: 100}}
+params: {{config: {tmp_path}/run.yaml, split: valid, eod: 0, vocab_size: 1000}}
 """
     (tmp_path / "a.yaml").write_text(text)
     before = sorted(tmp_path.rglob("*"))
