@@ -8,7 +8,6 @@ import pytest
 from zindex.errors import FingerprintMismatchError, StoreError, VerificationError
 from zindex.store.commit import seal
 from zindex.store.tokenizer_note import (
-    FILES_KEY,
     NOTE_KEY,
     TokenizerNote,
     check_note,
@@ -38,15 +37,17 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_kept_file(tmp_path, NOTE, "tokenizer.json") == b"{}"
     write_note(tmp_path, NOTE, CONTENTS)
     assert check_note(tmp_path, replace(NOTE, identity="the same, saved otherwise"))
-    (tmp_path / FILES_KEY / "tokenizer.json").unlink()
+    (tmp_path / NOTE.folder / "tokenizer.json").unlink()
     with pytest.raises(VerificationError, match=r"tokenizer.json is missing; restore it, or remo"):
         read_kept_file(tmp_path, NOTE, "tokenizer.json")
 
 
-def test_files_of_a_call_that_did_not_finish_are_replaced(tmp_path: Path) -> None:
-    path = tmp_path / FILES_KEY / "tokenizer.json"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"of another one")
+def test_files_of_another_call_do_not_matter(tmp_path: Path) -> None:
+    other = replace(NOTE, files={"tokenizer.json": digest_file(b"of another one")})
+    for note, content in ((other, b"of another one"), (NOTE, b"{}")):
+        path = tmp_path / note.folder / "tokenizer.json"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
     write_note(tmp_path, NOTE, CONTENTS)
     assert read_kept_file(tmp_path, NOTE, "tokenizer.json") == b"{}"
 

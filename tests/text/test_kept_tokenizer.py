@@ -253,9 +253,12 @@ def test_keyed_stores_keep_their_tokenizer(tmp_path: Path) -> None:
     assert zindex.verify_store(place).notes == []
 
 
-@pytest.mark.parametrize("key", [NOTE_KEY, f"{FILES_KEY}/tokenizer.json"])
-def test_damage_is_found(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize("is_file", [False, True])
+def test_damage_is_found(tmp_path: Path, is_file: bool) -> None:
     place = tokenize(tmp_path, make_tokenizer())
+    note = read_note(place)
+    assert note is not None
+    key = f"{note.folder}/tokenizer.json" if is_file else NOTE_KEY
     content = (place / key).read_bytes()
     (place / key).write_bytes(content.replace(b"a", b"b", 1))
     assert [damage.key for damage in zindex.verify_store(place).damages] == [key]

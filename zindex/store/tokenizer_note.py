@@ -2,8 +2,8 @@
 
 ::
 
-    STORE/_zindex/tokenizer.json     the note, with its own digest
-    STORE/_zindex/tokenizer/<name>   the files, whose digests are in the note
+    STORE/_zindex/tokenizer.json              the note, with its own digest
+    STORE/_zindex/tokenizer/<digest>/<name>   the files, whose digests are in the note
 
 They are written before the commit, or added to a committed store later: the note is created once,
 after its files, so that a reader sees all of them or none. Arrays and fingerprints do not depend on
@@ -51,6 +51,11 @@ class TokenizerNote:
     options: dict[str, Any] = field(default_factory=dict)
     added: list = field(default_factory=list)  # type: ignore[type-arg]
 
+    @property
+    def folder(self) -> str:
+        """Key of the folder of the files, which their digests name."""
+        return f"{FILES_KEY}/{fingerprint(dict(self.files))[:16]}"
+
     def same_vocabulary(self, other: "TokenizerNote") -> bool | None:
         """Return whether two tokenizers have the same vocabulary; None if unknown."""
         if self.identity == other.identity:
@@ -95,7 +100,7 @@ def read_kept_file(root: Place, note: TokenizerNote, name: str) -> bytes:
     VerificationError
         If it is missing, or differs from the kept file.
     """
-    path = root / FILES_KEY / name
+    path = root / note.folder / name
     try:
         content = files.read_file(path, limit=_MAX_NBYTES)
     except StoreNotFoundError:
@@ -142,9 +147,7 @@ def write_note(root: Place, note: TokenizerNote, contents: Mapping[str, bytes]) 
     if check_note(root, note):
         return
     for name, content in contents.items():
-        path = root / FILES_KEY / name
-        if not files.write_once(path, [content]) and files.read_file(path) != content:
-            files.write_once(path, [content], replace=True)  # left behind by an unfinished call
+        files.write_once(root / note.folder / name, [content])
     sealed = seal(asdict(note), _DIGEST)
     if not files.write_once(root / NOTE_KEY, [sealed]) and not check_note(root, note):
         files.write_once(root / NOTE_KEY, [sealed], replace=True)  # the other one has no files

@@ -348,7 +348,7 @@ def _check_tokenizer(found: StoreReport) -> None:
         try:
             read_kept_file(found.root, note, name)
         except VerificationError as error:
-            found.add(f"{FILES_KEY}/{name}", str(error).rpartition(name)[2].strip())
+            found.add(f"{note.folder}/{name}", str(error).rpartition(name)[2].strip())
 
 
 def _note_other_files(found: StoreReport) -> None:

@@ -11,7 +11,6 @@ from zindex.errors import ConfigError
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
 from zindex.store.tokenizer_note import (
-    FILES_KEY,
     TokenizerNote,
     check_note,
     digest_file,
@@ -150,7 +149,7 @@ def _open_files(root: Place, note: TokenizerNote) -> TextTokenizer:
     """Return the tokenizer of kept files, after checking them."""
     assert note.path is not None
     contents = {name: read_kept_file(root, note, name) for name in note.files}
-    folder = root / FILES_KEY
+    folder = root / note.folder
     if not isinstance(folder, Path):
         folder = Path(_local_copy(str(root), note.identity).name)
         for name, content in contents.items():
