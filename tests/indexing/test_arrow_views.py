@@ -1,0 +1,88 @@
+"""Tables of corpora and of records hold what their readers give."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zindex
+from tests.conftest import WriteCorpus
+from tests.text.small_tokenizer import make_tokenizer
+from zindex.errors import ConfigError
+from zindex.indexing.arrow_views import to_arrow
+from zindex.store.record_reader import RecordReader
+
+arrow = pytest.importorskip("pyarrow")
+TEXTS = ["one text", "another", "", "the last \u4e2d"]
+
+
+def write_lines(path: Path, records: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_documents_of_a_corpus(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    prefix = write_corpus([5, 0, 3, 7], dtype=np.uint16)
+    [store] = zindex.convert(prefix, tmp_path / "web.zarr")
+    table = to_arrow(store)
+    assert table["document"].to_pylist() == [0, 1, 2, 3]
+    bounds = [0, 5, 5, 8, 15]
+    expected = [list(range(bounds[i], bounds[i + 1])) for i in range(4)]
+    assert table["tokens"].to_pylist() == expected
+    assert table["tokens"].type == arrow.large_list(arrow.uint16())
+    part = to_arrow(tmp_path / "web.zarr", 2, 3)
+    assert part.to_pylist() == [{"document": 2, "tokens": [5, 6, 7]}]
+    assert to_arrow(store, 4).num_rows == 0
+    frame = table.to_pandas()
+    assert frame["tokens"][3].tolist() == expected[3]
+    with pytest.raises(ConfigError, match=r"must be from 0 to 4, got \[3, 5\); name some of these"):
+        to_arrow(store, 3, 5)
+    with pytest.raises(ConfigError, match="keeps no tokenizer; give the tokenizer, or add it with"):
+        to_arrow(store, text=True)
+
+
+def test_texts_of_a_corpus(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
+    place = tmp_path / "texts.zarr"
+    zindex.tokenize_corpus(path, place, tokenizer=make_tokenizer(), append_eod=False)
+    # A document without tokens has no sequence.
+    assert to_arrow(place, text=True)["text"].to_pylist() == list(filter(None, TEXTS))
+
+
+def test_fields_of_records(tmp_path: Path) -> None:
+    records: list[dict[str, object]] = [
+        {"text": "one \u4e2d", "ids": [1, 2], "some": "x", "mixed": "text"},
+        {"text": "", "ids": [], "mixed": {"a": 1}},
+        {"text": "three", "ids": [3], "some": "z", "mixed": [1]},
+    ]
+    path = write_lines(tmp_path / "records.jsonl", records)
+    store = zindex.import_records(path, tmp_path / "records", dtypes={"ids": "int32"})
+    table = to_arrow(store)
+    read = [RecordReader(store).read(i) for i in range(3)]
+    assert table["__key__"].to_pylist() == [record["__key__"] for record in read]
+    assert table["text"].to_pylist() == [record["text"] for record in records]
+    assert table["ids"].to_pylist() == [record["ids"] for record in records]
+    assert table["ids"].type == arrow.large_list(arrow.int32())
+    assert table["some"].to_pylist() == ["x", None, "z"]
+    assert table["mixed"].to_pylist() == ["text", '{"a":1}', "[1]"]
+    table.validate(full=True)
+    last = to_arrow(store, 1, 3)
+    assert last["some"].to_pylist() == [None, "z"]
+    assert last["ids"].to_pylist() == [[], [3]]
+    with pytest.raises(ConfigError, match="text must be left out for records"):
+        to_arrow(store, text=True)
+
+
+def test_lists_that_some_records_lack_are_null(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "records.jsonl", [{"ids": [1]}, {"x": 1}, {"ids": [2, 3]}])
+    store = zindex.import_records(path, tmp_path / "records", dtypes={"ids": "int64"})
+    assert to_arrow(store)["ids"].to_pylist() == [[1], None, [2, 3]]
+
+
+def test_an_index_is_no_table(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    run = {"datasets": [write_corpus([50])], "sequence_length": 4, "index": str(tmp_path / "i")}
+    zindex.build(run | {"split": "100,0,0"})
+    [place] = (tmp_path / "i").glob("gpt-train-*")
+    with pytest.raises(ConfigError, match="must hold a corpus or records to become a table, it ho"):
+        to_arrow(place)

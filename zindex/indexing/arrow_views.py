@@ -1,0 +1,133 @@
+"""Corpora and records as Arrow tables, for pandas, Polars, DuckDB and Hugging Face's datasets.
+
+What is read is one copy of the stored values, and a table is made of it without another one.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from zindex import schema
+from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import ConfigError
+from zindex.io.objects import PlaceLike
+from zindex.lazy import need
+from zindex.store.open import Store, open_store
+from zindex.store.records import KEY, KIND, Form, RecordField, read_fields
+from zindex.store.tokens import open_tokens
+from zindex.text.kept_tokenizer import open_tokenizer
+
+_TEXTS = (int(Form.TEXT), int(Form.JSON))
+
+
+def to_arrow(
+    store: Store | PlaceLike, start: int = 0, stop: int | None = None, *, text: bool = False
+) -> Any:
+    """Return documents or records of a store as an Arrow table.
+
+    Parameters
+    ----------
+    store
+        A corpus, or a store of records or keyed tokens; or its place.
+    start, stop
+        Documents, which are Megatron's sequences, or records ``[start, stop)``; None: to the end.
+        They are read into memory.
+    text
+        Whether a corpus gets a column with the texts of its documents, by the tokenizer that it
+        keeps.
+
+    Returns
+    -------
+    table
+        A ``pyarrow.Table``. Of a corpus: ``document``, int64, and ``tokens``, a list of the
+        tokens' dtype; with ``text`` the texts. Of records: each field, lists of numbers as such,
+        texts and JSON as strings, others as bytes; null where a record lacks it.
+
+    Raises
+    ------
+    ConfigError
+        If pyarrow is missing, there are no such documents or records, or the corpus keeps no
+        tokenizer.
+    StoreError
+        If it is another store.
+
+    Notes
+    -----
+    ``table.to_pandas()``, ``polars.from_arrow(table)`` and ``datasets.Dataset(table)`` take it.
+    """
+    arrow = need("pyarrow", "a table of a store")
+    store = store if isinstance(store, Store) else open_store(store)
+    is_corpus = store.kind == "tokens"
+    if not is_corpus and store.kind != KIND:
+        raise ConfigError(
+            f"{store.root} must hold a corpus or records to become a table, it holds {store.kind}; "
+            "open it by zindex.open_index"
+        )
+    count = int(store.spec["num_sequences" if is_corpus else "num_records"])
+    stop = count if stop is None else stop
+    if not 0 <= start <= stop <= count:
+        what = "documents" if is_corpus else "records"
+        raise ConfigError(
+            f"{what} of {store.root} must be from 0 to {count:,}, got [{start:,}, {stop:,}); name "
+            "some of these"
+        )
+    if is_corpus:
+        return _corpus_table(arrow, store, start, stop, text=text)
+    if text:
+        raise ConfigError(f"text must be left out for records, as of {store.root}; leave it out")
+    fields = read_fields(store.spec, store.root)
+    names = [name for name in fields if name != KEY]
+    shown = [*([KEY] if KEY in fields else []), *names]
+    columns = {name: _record_column(arrow, store, fields[name], start, stop) for name in shown}
+    return arrow.table(columns)
+
+
+def _corpus_table(arrow: Any, store: Store, start: int, stop: int, *, text: bool) -> Any:
+    """Return documents of a corpus as a table."""
+    bounds = _read_bounds(store, schema.SEQUENCE_OFFSET.name, start, stop)
+    tokens = open_tokens(store).read(int(bounds[0]), int(bounds[-1]))
+    bounds -= bounds[0]
+    columns = {
+        "document": arrow.array(np.arange(start, stop)),
+        "tokens": arrow.LargeListArray.from_arrays(arrow.array(bounds), arrow.array(tokens)),
+    }
+    if text:
+        decode = open_tokenizer(store.root).ids_to_text
+        spans = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        columns["text"] = arrow.array([decode(tokens[i:j].tolist()) for i, j in spans])
+    return arrow.table(columns)
+
+
+def _read_bounds(store: Store, name: str, start: int, stop: int) -> Int64Array:
+    """Return where rows ``[start, stop)`` start, and where the last one stops."""
+    found: Int64Array = np.array(store[name].read(start, stop + 1), np.int64)
+    return found
+
+
+def _record_column(arrow: Any, store: Store, field: RecordField, start: int, stop: int) -> Any:
+    """Return a field of records as a column."""
+    bounds = _read_bounds(store, field.offset.name, start, stop)
+    values = store[field.value.name].read(int(bounds[0]), int(bounds[-1]))
+    bounds -= bounds[0]
+    if field.has_forms:
+        forms = np.asarray(store[field.form_array.name].read(start, stop))
+    else:
+        forms = np.full(stop - start, field.form, np.uint8)
+    missing = forms == int(Form.NONE)
+    found = set(np.unique(forms[~missing]).tolist())
+    if field.form == int(Form.NUMBERS) or field.dtype != "uint8" or int(Form.NUMBERS) in found:
+        mask = arrow.array(missing) if missing.any() else None
+        return arrow.LargeListArray.from_arrays(arrow.array(bounds), arrow.array(values), mask=mask)
+    kind = arrow.large_string() if found <= set(_TEXTS) else arrow.large_binary()
+    return _byte_column(arrow, kind, values, bounds, missing)
+
+
+def _byte_column(
+    arrow: Any, kind: Any, values: AnyArray, bounds: Int64Array, missing: AnyArray
+) -> Any:
+    """Return a column of texts or bytes over their memory."""
+    present = None
+    if missing.any():
+        present = arrow.py_buffer(np.packbits(~missing, bitorder="little"))
+    buffers = [present, arrow.py_buffer(bounds), arrow.py_buffer(np.ascontiguousarray(values))]
+    return arrow.Array.from_buffers(kind, len(missing), buffers)
