@@ -1,16 +1,17 @@
 """Tables of corpora and of records hold what their readers give."""
 
 import json
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import zindex
-from tests.conftest import WriteCorpus
+from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.text.small_tokenizer import make_tokenizer
 from zindex.errors import ConfigError
-from zindex.indexing.arrow_views import to_arrow
+from zindex.indexing.arrow_views import provenance_to_arrow, to_arrow
 from zindex.store.record_reader import RecordReader
 
 arrow = pytest.importorskip("pyarrow")
@@ -78,6 +79,48 @@ def test_lists_that_some_records_lack_are_null(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "records.jsonl", [{"ids": [1]}, {"x": 1}, {"ids": [2, 3]}])
     store = zindex.import_records(path, tmp_path / "records", dtypes={"ids": "int64"})
     assert to_arrow(store)["ids"].to_pylist() == [[1], None, [2, 3]]
+
+
+@pytest.mark.parametrize("is_blend", [False, True])
+def test_provenance_of_a_batch(
+    tmp_path: Path, write_corpus: WriteCorpus, tokenizer: FakeTokenizer, is_blend: bool
+) -> None:
+    members = [{"path": write_corpus([5, 7, 3, 9, 6] * 8)}]
+    if is_blend:
+        members.append({"path": write_corpus([4, 10, 2] * 9, name="other")})
+    run = {
+        "datasets": [member | {"weight": 1.0} for member in members] if is_blend else members,
+        "sequence_length": 12,
+        "split": "100,0,0",
+        "samples": {"train": 9},
+        "index": str(tmp_path / "index"),
+    }
+    batches = zindex.loader(run, tokenizer, micro_batch_size=4, with_provenance=True)
+    batch = next(iter(batches))
+    table = provenance_to_arrow(batch)
+    found = np.full(batch["document_ids"].shape, -1)
+    for row in table.to_pylist():
+        sample = row["sample"]
+        found[sample, row["start"] : row["stop"]] = row["document"]
+        assert row["sample_id"] == batch["sample_id"][sample]
+        assert row["epoch"] == batch["epoch"][sample]
+        assert row.get("dataset_id", 0) == batch["dataset_id"][sample]
+    assert np.array_equal(found, batch["document_ids"])
+    assert table.num_rows == sum(len(list(groupby(row))) for row in found.tolist())
+    del batch["document_ids"]
+    with pytest.raises(
+        ConfigError, match="must have document_ids, got dataset_id, tokens, labe"
+    ):
+        provenance_to_arrow(batch)
+
+
+def test_padding_has_no_provenance() -> None:
+    documents = np.array([[3, 3, 4, -1, -1], [-1, -1, -1, -1, -1]])
+    batch = {"document_ids": documents, "sample_id": np.array([7, 8])}
+    assert provenance_to_arrow(batch).to_pylist() == [
+        {"sample": 0, "sample_id": 7, "document": 3, "start": 0, "stop": 2},
+        {"sample": 0, "sample_id": 7, "document": 4, "start": 2, "stop": 3},
+    ]
 
 
 def test_an_index_is_no_table(tmp_path: Path, write_corpus: WriteCorpus) -> None:

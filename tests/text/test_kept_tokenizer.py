@@ -20,6 +20,7 @@ from zindex.config import DatasetConfig, RunConfig
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from zindex.datasets.run_datasets import open_run
+from zindex.datasets.text_tokenizers import MegatronTokenizerText
 from zindex.errors import ConfigError, FingerprintMismatchError, VerificationError
 from zindex.ingest.keyed.tokenize import describe_tokens
 from zindex.store.tokenizer_note import FILES_KEY, NOTE_KEY, read_note
@@ -161,6 +162,25 @@ def test_a_loader_refuses_a_tokenizer_with_too_few_ids(tmp_path: Path) -> None:
     more.add_special_tokens(["<late>"])
     assert open_run(run, more)
     assert open_run(run, FakeTokenizer(vocab_size=300))
+
+
+def test_tokenizers_of_megatron_are_compared(tmp_path: Path) -> None:
+    run = make_run(tmp_path, tokenize(tmp_path, make_tokenizer()))
+    assert open_run(run, MegatronTokenizerText(save_tokenizer(tmp_path / "same")))
+    train_other().save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r"must have the vocabulary of the tokens of .* another"):
+        open_run(run, MegatronTokenizerText(tmp_path / "tokenizer.json"))
+
+
+def test_the_command_keeps_no_files_if_so_told(tmp_path: Path) -> None:
+    folder = save_tokenizer(tmp_path / "tokenizer")
+    for name, flags in (("with", []), ("without", ["--no-keep-tokenizer"])):
+        command = [str(write_texts(tmp_path)), str(tmp_path / name), "--for", "pretrain", *flags]
+        tokenizer = ["--tokenizer", str(folder)]
+        assert main(["tokenize", *command, *tokenizer], standalone_mode=False) == 0
+        note = read_note(tmp_path / name)
+        assert note is not None
+        assert bool(note.files) == (name == "with")
 
 
 def test_a_tokenizer_of_another_library_is_a_warning(

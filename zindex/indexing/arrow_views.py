@@ -3,6 +3,7 @@
 What is read is one copy of the stored values, and a table is made of it without another one.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,50 @@ def to_arrow(
     shown = [*([KEY] if KEY in fields else []), *names]
     columns = {name: _record_column(arrow, store, fields[name], start, stop) for name in shown}
     return arrow.table(columns)
+
+
+def provenance_to_arrow(batch: Mapping[str, Any]) -> Any:
+    """Return where the tokens of a batch come from: a row for each span of a document.
+
+    Parameters
+    ----------
+    batch
+        A batch of ``zindex.loader(..., with_provenance=True)``, in main memory.
+
+    Returns
+    -------
+    table
+        A ``pyarrow.Table``, all int64: ``sample``, the row of the batch; ``dataset_id`` of a blend;
+        ``sample_id`` and ``epoch`` of the dataset; ``document``; and ``start`` and ``stop``, the
+        positions of its tokens in the sample. Padding has no row. A document that follows itself,
+        as between epochs of a corpus of one document, is one span.
+
+    Raises
+    ------
+    ConfigError
+        If pyarrow is missing, or the batch has no provenance.
+    """
+    arrow = need("pyarrow", "a table of provenance")
+    if "document_ids" not in batch:
+        raise ConfigError(
+            f"a batch must have document_ids, got {', '.join(batch)}; pass with_provenance=True to "
+            "the loader"
+        )
+    documents = np.asarray(batch["document_ids"])
+    length = documents.shape[1]
+    is_start = np.ones(documents.shape, np.bool_)
+    is_start[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    samples, starts = np.nonzero(is_start)
+    stops = np.full(len(starts), length, np.int64)
+    is_inner = samples[:-1] == samples[1:]
+    stops[:-1][is_inner] = starts[1:][is_inner]
+    found = documents[samples, starts]
+    is_text = found >= 0
+    names = [name for name in ("dataset_id", "sample_id", "epoch") if name in batch]
+    columns = {"sample": samples}
+    columns |= {name: np.asarray(batch[name])[samples] for name in names}
+    columns |= {"document": found, "start": starts, "stop": stops}
+    return arrow.table({name: column[is_text].astype(np.int64) for name, column in columns.items()})
 
 
 def _corpus_table(arrow: Any, store: Store, start: int, stop: int, *, text: bool) -> Any:

@@ -115,8 +115,9 @@ def _count_ids(vocab: Mapping[str, int], size: int | None) -> int:
 
 
 def _form_of(tokenizer: Any) -> str | None:
-    """Return the form in which a tokenizer writes the texts of its ids; None if unknown."""
-    library = getattr(tokenizer, "library", None)
+    """Return how a tokenizer writes the texts of its ids; None if unknown."""
+    own = getattr(tokenizer, "_tokenizer", tokenizer)  # of Megatron's interface
+    library = getattr(own, "library", None)
     return _FORMS.get(library, library) if isinstance(library, str) else None
 
 

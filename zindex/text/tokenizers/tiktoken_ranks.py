@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.lazy import need
@@ -89,11 +90,7 @@ class TikTokenTokenizer(TextTokenizer):
         library = need("tiktoken", "a tiktoken vocabulary")
         super().__init__(
             file,
-            special_tokens=(
-                special_tokens
-                if special_tokens is None or isinstance(special_tokens, Mapping)
-                else list(special_tokens)
-            ),
+            special_tokens=_plain_copy(special_tokens),
             num_special_tokens=num_special_tokens,
             pattern=pattern,
             vocab_size=vocab_size,
@@ -177,6 +174,13 @@ class TikTokenTokenizer(TextTokenizer):
         """Return the first character of each token."""
         found: list[int] = self.encoding.decode_with_offsets(list(ids))[1]
         return found
+
+
+def _plain_copy(tokens: Sequence[str] | Mapping[str, int] | None) -> Any:
+    """Return special tokens as a dict or a list."""
+    if tokens is None:
+        return None
+    return dict(tokens) if isinstance(tokens, Mapping) else list(tokens)
 
 
 def _text_of(token: bytes) -> str:
