@@ -217,7 +217,7 @@ def main() -> int:
     folder = prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    say(1, "Tokenise text that Python brings along, into three .bin/.idx corpora")
+    say(1, "Tokenise text that ships with Python into three .bin/.idx corpora")
     names, tokenizer = write_corpora(folder / "corpora", arguments.files, arguments.vocab_size)
 
     say(2, "Convert them to Zarr, with their tokenizer; any Zarr reader opens the result")
@@ -245,7 +245,7 @@ def main() -> int:
     say(4, f"Build it on all cores, like `zindex build {run_file.name}`")
     zindex.build(run_file, progress=True)
 
-    say(5, "Open it as torch datasets, by the names that Megatron Core uses, and decode a sample")
+    say(5, "Open it as torch datasets, with the classes of Megatron Core, and decode a sample")
     tokenizer = open_tokenizer(stores[0])  # a corpus keeps its own
     vocab_size = tokenizer.vocab_size
     config = GPTDatasetConfig(

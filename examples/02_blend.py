@@ -147,7 +147,7 @@ def main() -> None:
     folder = quickstart.prepare_folder(arguments.folder)
     start = time.monotonic()
 
-    quickstart.say(1, "Tokenise text that Python brings along and convert it to Zarr")
+    quickstart.say(1, "Tokenise text that ships with Python and convert it to Zarr")
     names, tokenizer = quickstart.write_corpora(
         folder / "corpora", arguments.files, arguments.vocab_size
     )
@@ -165,7 +165,7 @@ def main() -> None:
         built = zindex.build(run_file)[None, "train"]
         print(f"   {run_file.name}: {built.store.root}")
 
-    quickstart.say(4, "Open both as a training job does, and look at what they draw")
+    quickstart.say(4, "Open both as a training job does, and compare their draws")
     blends = {order: open_blend(folder, order, arguments.samples, tokenizer) for order in ORDERS}
     for blend in blends.values():
         check_blend(blend)

@@ -52,7 +52,7 @@ def train(arguments: argparse.Namespace) -> None:
     model = DistributedDataParallel(quickstart.TinyGPT(arguments.vocab_size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    # The loader finds its rank by itself, opens what was built, and takes the corpora's tokenizer.
+    # The loader determines its rank, opens the built run, and uses the tokenizer of the corpora.
     micro_batch_size = GLOBAL_BATCH_SIZE // num_ranks
     batches = zindex.loader(arguments.folder / "run.yaml", micro_batch_size=micro_batch_size)
 

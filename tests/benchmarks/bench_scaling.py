@@ -26,15 +26,15 @@ from typing import Any
 
 from tests.benchmarks.record import Record, Row, Table, name_size, show
 from tests.benchmarks.turns import make_parser
+from zindex.indexing.forecast.cost_model import Costs, Forecast, Machines, forecast_build
+from zindex.indexing.forecast.job import Job
 from zindex.inspection.bench.bandwidths import Bandwidths, measure_bandwidths
-from zindex.inspection.bench.cost_model import Costs, Forecast, Machines, forecast_build
 from zindex.inspection.bench.fitting import (
     MeasuredBuild,
     calibrate,
     fit_costs,
     keep_medians,
 )
-from zindex.inspection.bench.job import Job
 from zindex.inspection.bench.short_builds import (
     KINDS,
     SyntheticData,

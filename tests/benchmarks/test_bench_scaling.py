@@ -16,9 +16,9 @@ from tests.benchmarks.bench_scaling import (
     name_nodes,
     one_machine,
 )
-from zindex.inspection.bench.cost_model import Costs, Machines, forecast_build
+from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.indexing.forecast.job import Job
 from zindex.inspection.bench.fitting import MeasuredBuild
-from zindex.inspection.bench.job import Job
 from zindex.inspection.bench.short_builds import SyntheticData
 
 COSTS = make_node_costs(Costs(), 1e9)

@@ -36,6 +36,9 @@ def test_memory_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resources.choose_memory(0.5) == 1 << 39
     assert resources.choose_memory("16GiB") == resources.choose_memory(1 << 34) == 1 << 34
     assert resources.choose_memory("512 MB") == 1 << 29
+    # An idle worker takes more than a quarter of a small job.
+    monkeypatch.setattr(resources, "usable_memory", lambda: 1 << 30)
+    assert resources.choose_memory(None) == 1 << 29
 
 
 @pytest.mark.parametrize("memory", ["16 apples", "1 KB", 7, -0.5, 2.5, True])

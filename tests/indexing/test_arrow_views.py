@@ -108,9 +108,7 @@ def test_provenance_of_a_batch(
     assert np.array_equal(found, batch["document_ids"])
     assert table.num_rows == sum(len(list(groupby(row))) for row in found.tolist())
     del batch["document_ids"]
-    with pytest.raises(
-        ConfigError, match="must have document_ids, got dataset_id, tokens, labe"
-    ):
+    with pytest.raises(ConfigError, match="must have document_ids, got dataset_id, tokens, labe"):
         provenance_to_arrow(batch)
 
 

@@ -112,7 +112,8 @@ def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
 def show_command(path: str, **settings: Any) -> tuple[dict[str, Any], str]:
     """Show a document, a sample or a record.
 
-    Prints tokens, or their text if there is a tokenizer. Tokens that are trained on are green, masked ones are dim.
+    Prints tokens, or their text if there is a tokenizer. Tokens that are trained on are green,
+    masked ones are dim.
     """
     from zindex.inspection.answers.show import show
 
@@ -135,8 +136,8 @@ def _paint(text: str, mask: bool | None) -> str:
 def diff_command(first: str, second: str | None, split: str) -> tuple[dict[str, Any], str, int]:
     """Compare the samples of two runs.
 
-    Or of one before and after its last edit. Prints the first difference, the share of positions with another sample, and the samples of each
-    dataset. The exit code is 1 if they differ.
+    With one run, compares it before and after its last edit. Prints the first difference, the share
+    of positions with another sample, and the samples of each dataset. Exits with 1 if they differ.
     """
     from zindex.inspection.answers.diff import diff
 

@@ -1,7 +1,8 @@
 """``zindex cluster up|status|down``, and the cluster options of builds."""
 
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -55,6 +56,36 @@ cluster_options = options.join(
         metavar="PATH",
         default="python3",
         help="Python on the hosts, with zindex installed.",
+    ),
+)
+
+
+def _parse_adapt(text: str, flag: str) -> tuple[int, int]:
+    """Return the fewest and the most nodes of ``MIN:MAX`` or ``MAX``."""
+    least, _, most = text.rpartition(":")
+    try:
+        bounds = int(least or 1), int(most)
+    except ValueError:
+        bounds = 0, 0
+    if not 1 <= bounds[0] <= bounds[1]:
+        raise ConfigError(f"{flag} must be MAX or MIN:MAX nodes, such as 1:16, got {text!r}")
+    return bounds
+
+
+#: Nodes that a build asks for.
+adapt_options = options.join(
+    options.parsed(
+        "--adapt",
+        parse=_parse_adapt,
+        metavar="MIN:MAX",
+        help="With --cluster slurm, outside of srun: ask for as many nodes as the forecast of the "
+        "build makes use of, and hand them back at its end.",
+    ),
+    options.parsed(
+        "--slurm-options",
+        parse=lambda text, flag: shlex.split(text),
+        metavar="TEXT",
+        help="Options of sbatch for --adapt, such as '--partition=cpu'. [default: --exclusive]",
     ),
 )
 
@@ -125,18 +156,31 @@ def down(context: click.Context, folder: str) -> None:
 
 @contextmanager
 def open_client(
-    index: str, *, client: str | None, cluster: str | None, folder: str | None, **settings: Any
+    index: str,
+    *,
+    client: str | None,
+    cluster: str | None,
+    folder: str | None,
+    num_nodes: int | None = None,
+    slurm_options: Sequence[str] | None = None,
+    **settings: Any,
 ) -> Iterator[tuple[bool, Any]]:
     """Yield whether this process builds, and the client or address to build with.
 
     Under a launcher every node runs the command, and one process builds.
     """
+    if num_nodes is not None:
+        settings |= {"num_nodes": num_nodes, "slurm_options": slurm_options or ()}
+    elif slurm_options is not None:
+        raise ConfigError("--slurm-options are those of --adapt, which is missing; give both")
     if cluster is None:
+        if num_nodes is not None:
+            raise ConfigError("--adapt asks Slurm for nodes; give --cluster slurm, too")
         yield True, client
         return
     if client is not None:
         raise ConfigError("--scheduler and --cluster both say where to build; give one of them")
-    from zindex.cluster.launch import LAUNCHERS, open_cluster
+    from zindex.cluster.open_cluster import LAUNCHERS, open_cluster
 
     if folder is None and cluster in LAUNCHERS:
         if "://" in index:

@@ -29,7 +29,7 @@ from zindex.cli.answers import (
     show_command,
     trace_command,
 )
-from zindex.cli.cluster import cluster, cluster_options, open_client
+from zindex.cli.cluster import adapt_options, cluster, cluster_options, open_client
 from zindex.cli.convert import convert, count, export, import_command, merge
 from zindex.cli.edit import collect, edit
 from zindex.cli.measure import bench, lengths
@@ -152,6 +152,7 @@ def plan(run_file: str) -> tuple[dict[str, Any], str]:
 @main.command()
 @click.argument("run_file", metavar="RUN.yaml")
 @cluster_options
+@adapt_options
 @options.value(
     "--timeline",
     metavar="FILE",
@@ -159,7 +160,7 @@ def plan(run_file: str) -> tuple[dict[str, Any], str]:
 )
 @options.summary()
 def build(
-    run_file: str, timeline: str | None, **settings: Any
+    run_file: str, timeline: str | None, adapt: tuple[int, int] | None, **settings: Any
 ) -> tuple[dict[str, Any], str] | None:
     """Build all indices and blends of a run.
 
@@ -172,6 +173,10 @@ def build(
     config = load_config(run_file)
     if timeline is not None:
         _check_new_file(timeline)
+    if adapt is not None:
+        from zindex.cluster.adapt import count_nodes
+
+        settings["num_nodes"] = count_nodes(config, *adapt)
     with open_client(str(config.index), **settings) as (builds, client):
         if not builds:
             return None

@@ -1,25 +1,24 @@
-"""Open the cluster that a build names: of a launcher, of hosts by ssh, or at an address.
+"""``alongside``, the context that every rank of a job enters.
 
-``alongside`` is the context that every rank of a job enters: idle processors of its nodes build as
-it trains.
+Idle processors of its nodes build as it trains.
 """
 
 import logging
 import os
-import shlex
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from zindex.cluster import starting
+from zindex.cluster.adapt import SlurmNodes
 from zindex.cluster.isolation import StepFeedback
 from zindex.cluster.job import JobPlace, find_job
-from zindex.cluster.network import LOOPBACK, address_towards, is_loopback, own_address, resolve
+from zindex.cluster.network import LOOPBACK, own_address
 from zindex.cluster.rendezvous import Rendezvous, receive_by_store, send_by_store
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
 from zindex.cluster.settings import IDLE, NodeSettings
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from zindex.config import RunConfig
     from zindex.indexing.run_build import RunBuild
 
+
+logger = logging.getLogger("zindex.cluster")
 
 _entered = count()
 
@@ -58,6 +59,8 @@ class Cluster:
     _node: starting.NodeKeeper | None = field(default=None, init=False)
     _keeper: threading.Thread | None = field(default=None, init=False)
     _feedback: StepFeedback = field(default_factory=StepFeedback, init=False)
+    # Nodes of other jobs.
+    _borrowed: SlurmNodes | None = field(default=None, init=False)
     # The client, or why there is none; set by a thread that closes it at the end of the block.
     _connection: "Future[Any] | None" = field(default=None, init=False)
     _is_ended: threading.Event = field(default_factory=threading.Event, init=False)
@@ -205,7 +208,57 @@ class Cluster:
         # Imported late: it takes longer than entering the block.
         from zindex.cluster.begin_build import start_build
 
-        return start_build(config, lambda: self.client, self.job, progress=progress)
+        building = start_build(config, lambda: self.client, self.job, progress=progress)
+        if self._borrowed is not None:
+            self._borrowed.serve(building, config, self._settings.num_nodes)
+        return building
+
+    def adapt(self, minimum: int = 0, maximum: int = 1, *, options: Sequence[str] = ()) -> None:
+        """Ask Slurm for more nodes while builds need them, and hand them back before training.
+
+        Each is a job of its own, which runs one worker with the processors and the memory of that
+        job: nodes may differ. On ranks other than 0 this does nothing.
+
+        Parameters
+        ----------
+        minimum
+            Nodes to ask for at once.
+        maximum
+            Nodes to ask for at most: each `begin_build` asks for as many as its forecast makes use
+            of. All are handed back at the end of that build, at the first `step` and at the end of
+            the block.
+        options
+            Options of ``sbatch``, such as ``["--partition=cpu", "--cpus-per-task=64"]``; none
+            means ``--exclusive``.
+
+        Raises
+        ------
+        ConfigError
+            If the numbers make no sense, the nodes could not meet here, or Slurm refuses.
+
+        Examples
+        --------
+        >>> with alongside("/shared/cluster") as cluster:  # doctest: +SKIP
+        ...     cluster.adapt(maximum=16, options=["--partition=cpu"])
+        ...     cluster.begin_build("run.yaml").wait()
+        """
+        if not 0 <= minimum <= maximum:
+            raise ConfigError(
+                f"adapt must have 0 <= minimum <= maximum, got {minimum} and {maximum}"
+            )
+        if self.job.rank:
+            return
+        if self._rendezvous is None or self._job_folder is None or self._uses_store:
+            raise ConfigError(
+                "adapt needs a directory that all nodes share, inside of the block; enter "
+                "alongside(folder)"
+            )
+        settings = replace(
+            self._settings, name="", threads=None, memory=None, num_ranks=0, scheduler_host=None
+        )
+        self._borrowed = SlurmNodes(self._rendezvous, settings, options, maximum)
+        self._stack.callback(self._borrowed.hand_back)
+        self._borrowed.request(minimum)
 
     def step(self) -> None:
         """Mark the end of a training step, on every rank: workers yield if steps take longer.
@@ -213,6 +266,8 @@ class Cluster:
         The worker of this node is paused for a part of the time while the median step beside it is
         more than 0.5 % above that of steps with the worker almost paused. Costs microseconds.
         """
+        if self._borrowed is not None and self._borrowed.number:
+            threading.Thread(target=self._borrowed.hand_back, daemon=True).start()
         if self._node is not None:
             self._feedback.step()
             self._node.set_share(self._feedback.share)
@@ -324,141 +379,3 @@ def alongside(
     meets_in_store = folder is None if rendezvous is None else rendezvous == "torch"
     uses_store = settings.num_nodes > 1 and meets_in_store
     return Cluster(job, settings, folder, host, encryption, uses_store)
-
-
-logger = logging.getLogger("zindex.cluster")
-
-#: Launchers whose processes all run the same command.
-LAUNCHERS = ("torchrun", "slurm", "mpi", "k8s")
-_SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=15"
-
-
-@contextmanager
-def open_cluster(
-    name: str,
-    *,
-    folder: str | os.PathLike[str] | None = None,
-    hosts: Sequence[str] | None = None,
-    ssh: str | None = None,
-    remote_python: str = "python3",
-    host: str | None = None,
-    start_timeout: float = 120.0,
-    **resources: Any,
-) -> Iterator[Any]:
-    """Yield a client of the named cluster; None in processes that only run a part of it.
-
-    Parameters
-    ----------
-    name
-        ``torchrun``, ``slurm``, ``mpi`` or ``k8s``: this process is one of those that the launcher
-        started. ``ssh``: a scheduler here and a worker on each host. Otherwise the address of a
-        scheduler.
-    folder
-        Directory that all nodes of a launcher share, for their rendezvous; for an address that
-        begins with ``tls://``, the directory of its certificate.
-    hosts
-        For ``ssh``: ``host``, ``user@host`` or ``user@host:port``.
-    ssh
-        The command that reaches hosts, with its options; None runs ssh without prompts.
-    remote_python
-        The Python interpreter of the hosts, with zindex installed.
-    host
-        Address at which workers reach this machine.
-    start_timeout
-        Seconds that a scheduler and one worker have to start; one at an address has 30 to answer.
-    resources
-        ``threads``, ``memory``, ``nice`` and ``scratch`` of each worker, as for `alongside`.
-
-    Raises
-    ------
-    ConfigError
-        If the name is none of these, or no scheduler or worker starts in time.
-    """
-    if name in LAUNCHERS:
-        resources |= {"start_timeout": start_timeout, "job": find_job(launcher=name)}
-        with alongside(folder, host=host, **resources) as cluster:
-            yield cluster.client
-            if cluster.client is None:
-                cluster.wait_until_ended()
-        return
-    with ExitStack() as stack:
-        if name == "ssh":
-            command = shlex.split(ssh or _SSH)
-            worker = NodeSettings(start_timeout=start_timeout, **resources)
-            yield _open_by_ssh(stack, hosts, command, remote_python, worker, host)
-        elif "://" in name:
-            if name.startswith("tls://") and folder is None:
-                raise ConfigError(
-                    f"a scheduler at {name} needs its certificate, got no folder; give the folder "
-                    "that its cluster was started with"
-                )
-            rendezvous = Rendezvous(folder or os.devnull)
-            seconds = min(start_timeout, starting.ANSWER_SECONDS)
-            yield starting.open_client(
-                rendezvous, stack, address=name, default=False, seconds=seconds
-            )
-        else:
-            raise ConfigError(
-                "a cluster must be torchrun, slurm, mpi, k8s, ssh or the address of a scheduler "
-                f"such as tls://10.0.0.1:8786, got {name!r}"
-            )
-
-
-def _open_by_ssh(
-    stack: ExitStack,
-    hosts: Sequence[str] | None,
-    ssh: list[str],
-    remote_python: str,
-    worker: NodeSettings,
-    host: str | None,
-) -> Any:
-    """Start a scheduler here and a worker on each host; return a client of them.
-
-    All of them end with this process. Each host's node receives the address and the certificate
-    through its ssh connection, and ends with that connection.
-    """
-    if not hosts:
-        raise ConfigError("a cluster by ssh needs hosts, got none; name them, such as node1,node2")
-    targets = [split_host(text) for text in hosts]
-    if host is None:
-        # The first one that is not this machine; names that only ssh knows do not resolve.
-        addresses = []
-        for target, _ in targets:
-            with suppress(ConfigError):
-                addresses.append(resolve(target.rpartition("@")[2]))
-        if not addresses:
-            raise ConfigError(
-                f"one of the hosts {', '.join(hosts)} must have an address, none has; say by "
-                "--cluster-host under which address they reach this machine"
-            )
-        outside = [address for address in addresses if not is_loopback(address)]
-        host = address_towards(outside[0]) if outside else LOOPBACK
-    folder = stack.enter_context(open_scratch(Path(choose_scratch(None))))
-    rendezvous = Rendezvous(folder)
-    timeout, num_nodes = worker.start_timeout, len(hosts)
-    leader = NodeSettings(name="leader", threads=0, start_timeout=timeout, num_nodes=num_nodes)
-    starting.prepare_scheduler(rendezvous, leader, host)
-    starting.start_and_wait(rendezvous, leader, stack)
-    worker = replace(worker, packed=rendezvous.pack(), num_nodes=num_nodes)
-    for number, (target, port) in enumerate(targets):
-        settings = replace(worker, name=f"{target.rpartition('@')[2]}-{number}")
-        command = [*ssh, *(["-p", port] if port else []), target]
-        starting.start_node(settings, stack, [*command, f"{remote_python} -m zindex.cluster.node"])
-    logger.info("a scheduler is at %s, for workers by ssh on %s", host, ", ".join(hosts))
-    return starting.connect(rendezvous, timeout, stack, default=False)
-
-
-def split_host(text: str) -> tuple[str, str]:
-    """Return the target for ssh, and the port or an empty string.
-
-    Examples
-    --------
-    >>> split_host("root@node1:2222")
-    ('root@node1', '2222')
-    """
-    target, colon, port = text.partition(":")
-    if not target or target.startswith("-") or (colon and not port.isdigit()):
-        raise ConfigError(
-            f"a host must be like node1, user@node1 or user@node1:2222, got {text!r}; correct it"
-        )
-    return target, port

@@ -164,6 +164,7 @@ class Node:
         # A stop request of an earlier cluster in this directory, until the first node removes it.
         earlier = rendezvous.find_stop()
         next_check = next_touch = last_check = 0.0
+        published = time.monotonic()
         while not self.ended.wait(POLL_SECONDS):
             now = time.monotonic()
             for member in members:
@@ -179,6 +180,10 @@ class Node:
                     with suppress(OSError):
                         entry.touch()
                 if rendezvous.find_stop() not in (None, earlier):
+                    break
+                if not self.settings.ends_with_scheduler or rendezvous.read() is not None:
+                    published = now
+                elif now - published > self.settings.start_timeout:
                     break
 
     def _members(self, rendezvous: Rendezvous, scratch: Path, group: Path | None) -> list[_Member]:

@@ -70,17 +70,18 @@ def choose_memory(memory: int | str | float | None) -> int:
     ----------
     memory
         Bytes, a text such as ``"16GiB"``, a share of the machine's memory below 1.0, or None for a
-        quarter of it.
+        quarter of it, at least 512 MiB.
 
     Raises
     ------
     ConfigError
         If it is none of these, or below 512 MiB.
     """
-    share = _MEMORY_SHARE if memory is None else memory
-    if isinstance(share, float) and 0 < share <= 1:
-        return int(share * usable_memory())
-    nbytes = parse_bytes(share) if isinstance(share, str) else share
+    if memory is None:
+        return max(_LEAST_MEMORY, int(_MEMORY_SHARE * usable_memory()))
+    if isinstance(memory, float) and 0 < memory <= 1:
+        return int(memory * usable_memory())
+    nbytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if not isinstance(nbytes, int) or nbytes < _LEAST_MEMORY:
         raise ConfigError(
             f"memory must be at least 512 MiB in bytes, a text such as '16GiB', or a share of the "

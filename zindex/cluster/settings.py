@@ -42,6 +42,8 @@ class NodeSettings:
     silent_seconds: float = 2 * WORKER_TTL
     #: Whether this node ends when the pipe closes through which its settings arrived.
     is_tied_to_pipe: bool = True
+    #: Whether this node ends once no scheduler is published for ``start_timeout`` seconds.
+    ends_with_scheduler: bool = False
     #: Content of a rendezvous that this node does not share.
     packed: dict[str, Any] | None = field(default=None, repr=False)
 

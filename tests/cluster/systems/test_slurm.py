@@ -1,5 +1,7 @@
 """``cluster/slurm``: jobs of two nodes, with nodes that only build, and put back midway."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from tests.cloud.servers import free_port
 from tests.cluster.systems.runs import Run
 from tests.cluster.systems.slurm import Job, Slurm
-from tests.cluster.systems.watched import FOLDERS, Watched, wait_for
+from tests.cluster.systems.watched import FOLDERS, Watched, running, wait_for
 
 SCRIPTS = FOLDERS / "slurm"
 
@@ -127,4 +129,68 @@ def test_a_build_ahead_of_a_job(
 ) -> None:
     job = submit("--nodes=3", str(SCRIPTS / "build.sbatch"), str(run.file), "--threads=1")
     check_end(job, log, watched)
+    assert run.digests() == golden
+
+
+def test_nodes_are_asked_for_by_the_build_itself(
+    run: Run, golden: dict[str, str], slurm: Slurm, watched: Watched, log: Path
+) -> None:
+    environment = watched.environment(SLURM_CONF=str(slurm.config))
+    command = [*("zindex", "build", str(run.file), "--cluster", "slurm", "--adapt", "2:3")]
+    options = [
+        "--slurm-options=--cpus-per-task=1 --mem=1000",
+        "--cluster-host=127.0.0.1",
+        "--nice=0",
+    ]
+    with running([*command, *options], environment, log) as process:
+        assert process.wait(200) == 0, log.read_text()
+    assert "asked Slurm for 2 nodes" in log.read_text()
+    watched.check_end()
+    assert run.digests() == golden
+    [workers] = (run.index / "_cluster").glob("*/logs")
+    said = [path.read_text() for path in workers.glob("worker-*.log")]
+    assert len(said) == 2
+    assert all("the worker has" in text for text in said)
+
+
+@pytest.mark.slow
+def test_nodes_end_with_a_build_that_is_killed(
+    run: Run, slurm: Slurm, watched: Watched, log: Path
+) -> None:
+    environment = watched.environment(SLURM_CONF=str(slurm.config))
+    command = [*("zindex", "build", str(run.file), "--cluster", "slurm", "--adapt", "1")]
+    options = ["--slurm-options=--cpus-per-task=1 --partition=urgent --hold"]
+    with running([*command, *options, "--cluster-host=127.0.0.1"], environment, log) as process:
+        deadline = time.monotonic() + 100
+        while "asked Slurm" not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        number = log.read_text().partition("as job ")[2].split()[0]
+        process.terminate()
+        assert process.wait(60) == 143
+    job = Job(number, environment)
+    assert job.wait() == "CANCELLED"
+    watched.check_end()
+
+
+@pytest.mark.slow
+def test_a_job_has_more_nodes_until_its_first_step(
+    run: Run, golden: dict[str, str], slurm: Slurm, watched: Watched, log: Path
+) -> None:
+    environment = watched.environment(SLURM_CONF=str(slurm.config))
+    script = f"""
+import time
+from zindex.cluster import alongside
+with alongside({str(run.folder / "cluster")!r}, threads=1, nice=0) as cluster:
+    cluster.adapt(2, 3, options=["--cpus-per-task=1", "--mem=1000"])
+    cluster.client.wait_for_workers(3, timeout=180)
+    building = cluster.begin_build({str(run.file)!r})
+    building.wait()
+    cluster.step()
+    while len(cluster.client.nthreads()) > 1:
+        time.sleep(0.1)
+"""
+    with running([sys.executable, "-c", script], environment, log) as process:
+        assert process.wait(280) == 0, log.read_text()
+    watched.check_end()
     assert run.digests() == golden

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from zindex.execution.timeline import Span
-from zindex.inspection.bench.cost_model import Costs, Machines, StageCost, forecast_build
+from zindex.indexing.forecast.cost_model import Costs, Machines, StageCost, forecast_build
+from zindex.indexing.forecast.job import Job
 from zindex.inspection.bench.fitting import (
     MeasuredBuild,
     calibrate,
@@ -14,7 +15,6 @@ from zindex.inspection.bench.fitting import (
     keep_medians,
     prediction_error,
 )
-from zindex.inspection.bench.job import Job
 
 CLUSTER = Machines(1, 2, scheduler_in_client=True)
 JOBS = [

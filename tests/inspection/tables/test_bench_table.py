@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.indexing.forecast.job import Job
 from zindex.inspection.bench.bandwidths import Bandwidths
 from zindex.inspection.bench.bench import BenchBuilds, BenchResult, LoadRate
-from zindex.inspection.bench.cost_model import Costs, Machines, forecast_build
 from zindex.inspection.bench.fitting import MeasuredBuild
-from zindex.inspection.bench.job import Job
 from zindex.inspection.tables.bench_table import bench_lines
 
 JOB = Job(2e12, num_datasets=10)

@@ -24,12 +24,12 @@ import numpy as np
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError
 from zindex.execution.executor import embedded_client
+from zindex.indexing.forecast.cost_model import Costs, Forecast, Machines, forecast_build
+from zindex.indexing.forecast.job import Job
 from zindex.indexing.run_plan import plan_run
 from zindex.indexing.store_build import find_index
 from zindex.inspection.bench import fitting
 from zindex.inspection.bench.bandwidths import Bandwidths, measure_bandwidths, scratch_place
-from zindex.inspection.bench.cost_model import Costs, Forecast, Machines, forecast_build
-from zindex.inspection.bench.job import Job
 from zindex.inspection.bench.machine import describe_machine, list_versions
 from zindex.inspection.bench.short_builds import (
     KINDS,

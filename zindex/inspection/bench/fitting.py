@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zindex.execution.timeline import Span
-from zindex.inspection.bench.cost_model import (
+from zindex.indexing.forecast.cost_model import (
     STAGE_COSTS,
     Costs,
     Machines,
     StageCost,
     forecast_build,
 )
-from zindex.inspection.bench.job import Job
+from zindex.indexing.forecast.job import Job
 
 #: Stages of a timeline -> stages of the cost model; the others are no tasks, or contain these.
 STAGES = {

@@ -10,9 +10,9 @@ import pytest
 from zindex.config import as_config
 from zindex.errors import ConfigError
 from zindex.formats.idx_writer import write_index
+from zindex.indexing.forecast.cost_model import Costs, Machines, StageCost, forecast_build
+from zindex.indexing.forecast.job import Job
 from zindex.indexing.run_plan import PlannedIndex, plan_run
-from zindex.inspection.bench.cost_model import Costs, Machines, StageCost, forecast_build
-from zindex.inspection.bench.job import Job
 from zindex.store.layout import MAX_SHARDS
 
 

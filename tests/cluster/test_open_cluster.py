@@ -7,7 +7,7 @@ import pytest
 from tests.cli.commands import fail, succeed
 from tests.cluster.test_manual import write_run
 from tests.conftest import WriteCorpus
-from zindex.cluster.launch import open_cluster, split_host
+from zindex.cluster.open_cluster import open_cluster, split_host
 from zindex.errors import ConfigError
 
 
