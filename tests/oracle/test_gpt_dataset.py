@@ -272,6 +272,7 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
             "varlen_mock_dataset_config_json",
             "varlen_sbhd_validation",
             "with_provenance",
+            "check_ids",
             "packing",
         ]
     positional = [item for item in ours.values() if not item.kw_only]

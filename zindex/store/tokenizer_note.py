@@ -23,6 +23,7 @@ from zindex.store.commit import fingerprint, read_sealed, seal
 
 #: Key of the note below a store's root, and of the folder of the files.
 NOTE_KEY, FILES_KEY = "_zindex/tokenizer.json", "_zindex/tokenizer"
+_FOLDER = "_zindex"
 _DIGEST = "tokenizer_sha256"
 _REMEDY = "restore it, or remove it and add the tokenizer again"
 # Large enough for vocabularies of a million long tokens.
@@ -148,9 +149,13 @@ def write_note(root: Place, note: TokenizerNote, contents: Mapping[str, bytes]) 
         return
     for name, content in contents.items():
         files.write_once(root / note.folder / name, [content])
+    # Their names are durable before that of the note.
+    for key in (note.folder, FILES_KEY, _FOLDER) if contents else ():
+        files.sync_directory(root / key)
     sealed = seal(asdict(note), _DIGEST)
     if not files.write_once(root / NOTE_KEY, [sealed]) and not check_note(root, note):
         files.write_once(root / NOTE_KEY, [sealed], replace=True)  # the other one has no files
+    files.sync_directory(root / _FOLDER)
 
 
 def vocabulary_digest(vocab: Mapping[str, int], stop: int | None = None) -> str:
