@@ -1,7 +1,7 @@
-"""Measure the code base: circles of imports, words of a private dialect, sizes of the rooms.
+"""Measure the code base: import cycles, unidiomatic words, and sizes of the rooms.
 
-``python -m tests.layout`` prints the figures and the worst files; with ``--check`` it fails where a
-bound is exceeded. A room is a folder directly below ``zindex``.
+``python -m tests.layout`` prints the figures and the worst files; with ``--check`` it fails if a
+limit is exceeded. A room is a folder directly below ``zindex``.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MAX_DIALECT_WORDS = 8.0  # per 10,000 words of docstrings and comments
 MAX_ROOM_LINES = 7_500
-# Words that documentation of other libraries of the field hardly ever uses.
+# Words that the documentation of other libraries of the field hardly ever uses.
 DIALECT = {
     *("anew", "behind", "beside", "came", "comes", "goes", "lie", "lies", "nobody", "stand"),
     *("stands", "tell", "tells", "whatever", "whoever"),
