@@ -61,7 +61,7 @@ cluster_options = options.join(
 
 
 def _parse_adapt(text: str, flag: str) -> tuple[int, int]:
-    """Return the fewest and the most nodes of ``MIN:MAX`` or ``MAX``."""
+    """Return the minimum and maximum number of nodes in ``MIN:MAX`` or ``MAX``."""
     least, _, most = text.rpartition(":")
     try:
         bounds = int(least or 1), int(most)
@@ -72,7 +72,7 @@ def _parse_adapt(text: str, flag: str) -> tuple[int, int]:
     return bounds
 
 
-#: Nodes that a build asks for.
+#: Nodes that a build requests.
 adapt_options = options.join(
     options.parsed(
         "--adapt",

@@ -156,7 +156,7 @@ class BlendedMegatronDatasetBuilder:
         return members
 
     def _check_tokenizer(self, members: Iterable[Iterable[Any]]) -> None:
-        """Check that the tokenizer fits the stores that keep theirs."""
+        """Check that the tokenizer matches the stores that keep theirs."""
         opened = {
             member.dataset_path: member.dataset
             for member in chain.from_iterable(members)

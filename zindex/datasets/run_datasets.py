@@ -97,8 +97,8 @@ def open_run(
 def _find_tokenizer(plan: RunPlan, given: Any) -> tuple[Any, bool]:
     """Return the given tokenizer, or the one kept in the corpora.
 
-    It fits the corpora that know theirs; the second value is whether it has all ids that there can
-    be, because every corpus knows its tokenizer or has tokens of a narrow dtype.
+    It matches the corpora that keep theirs; the second value is whether it has all possible ids,
+    because every corpus keeps its tokenizer or has tokens of a narrow dtype.
     """
     sources = {item.dataset: item.source for item in plan.members}
     notes = read_notes(list(sources.values()))

@@ -1,6 +1,6 @@
 """Corpora and records as Arrow tables, for pandas, Polars, DuckDB and Hugging Face's datasets.
 
-What is read is one copy of the stored values, and a table is made of it without another one.
+Reading copies the stored values once; the tables share that copy.
 """
 
 from collections.abc import Mapping
@@ -29,20 +29,20 @@ def to_arrow(
     Parameters
     ----------
     store
-        A corpus, or a store of records or keyed tokens; or its place.
+        A corpus, or a store of records or keyed tokens; or its location.
     start, stop
-        Documents, which are Megatron's sequences, or records ``[start, stop)``; None: to the end.
-        They are read into memory.
+        Documents, which are Megatron's sequences, or records ``[start, stop)``; None reads to the
+        end. They are loaded into memory.
     text
-        Whether a corpus gets a column with the texts of its documents, by the tokenizer that it
+        Whether to add a column with the texts of the documents, by the tokenizer that the corpus
         keeps.
 
     Returns
     -------
     table
-        A ``pyarrow.Table``. Of a corpus: ``document``, int64, and ``tokens``, a list of the
-        tokens' dtype; with ``text`` the texts. Of records: each field, lists of numbers as such,
-        texts and JSON as strings, others as bytes; null where a record lacks it.
+        A ``pyarrow.Table``. For a corpus: ``document``, int64, and ``tokens``, a list of the
+        tokens' dtype; with ``text`` also the texts. For records: each field, with lists of numbers
+        as lists, texts and JSON as strings, and others as bytes; null if a record lacks it.
 
     Raises
     ------
@@ -50,11 +50,11 @@ def to_arrow(
         If pyarrow is missing, there are no such documents or records, or the corpus keeps no
         tokenizer.
     StoreError
-        If it is another store.
+        If the store is of another kind.
 
     Notes
     -----
-    ``table.to_pandas()``, ``polars.from_arrow(table)`` and ``datasets.Dataset(table)`` take it.
+    ``table.to_pandas()``, ``polars.from_arrow(table)`` and ``datasets.Dataset(table)`` accept it.
     """
     arrow = need("pyarrow", "a table of a store")
     store = store if isinstance(store, Store) else open_store(store)
@@ -84,7 +84,7 @@ def to_arrow(
 
 
 def provenance_to_arrow(batch: Mapping[str, Any]) -> Any:
-    """Return where the tokens of a batch come from: a row for each span of a document.
+    """Return the provenance of a batch's tokens: one row per document span.
 
     Parameters
     ----------
@@ -94,10 +94,10 @@ def provenance_to_arrow(batch: Mapping[str, Any]) -> Any:
     Returns
     -------
     table
-        A ``pyarrow.Table``, all int64: ``sample``, the row of the batch; ``dataset_id`` of a blend;
+        A ``pyarrow.Table``, all int64: ``sample``, the row of the batch; ``dataset_id`` in a blend;
         ``sample_id`` and ``epoch`` of the dataset; ``document``; and ``start`` and ``stop``, the
         positions of its tokens in the sample. Padding has no row. A document that follows itself,
-        as between epochs of a corpus of one document, is one span.
+        as between epochs of a corpus with a single document, is one span.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _corpus_table(arrow: Any, store: Store, start: int, stop: int, *, text: bool
 
 
 def _read_bounds(store: Store, name: str, start: int, stop: int) -> Int64Array:
-    """Return where rows ``[start, stop)`` start, and where the last one stops."""
+    """Return the start of rows ``[start, stop)``, and the end of the last one."""
     found: Int64Array = np.array(store[name].read(start, stop + 1), np.int64)
     return found
 
@@ -170,7 +170,7 @@ def _record_column(arrow: Any, store: Store, field: RecordField, start: int, sto
 def _byte_column(
     arrow: Any, kind: Any, values: AnyArray, bounds: Int64Array, missing: AnyArray
 ) -> Any:
-    """Return a column of texts or bytes over their memory."""
+    """Return a column of texts or bytes that shares their memory."""
     present = None
     if missing.any():
         present = arrow.py_buffer(np.packbits(~missing, bitorder="little"))

@@ -181,7 +181,7 @@ async def convert_corpus(
 
 
 async def _check_ids(corpus: Corpus, num_ids: int, executor: Executor) -> None:
-    """Check that a tokenizer has every token of a corpus; tasks read them."""
+    """Check that a tokenizer has every token of a corpus; tasks read the tokens."""
     if highest_id(corpus.dtype) < num_ids:
         return
     name = os.path.basename(corpus.prefix)

@@ -1,4 +1,4 @@
-"""Samples with the names and the labels of Hugging Face's models."""
+"""Samples with the names and labels of Hugging Face models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,8 +27,8 @@ class HFDataset(torch.utils.data.Dataset[Item]):
       ``inter_document_masking``, ``position_ids`` that restart with each document: without a mask
       the models find the boundaries in these.
 
-    With ``with_provenance`` there are the tensors of this too. The sample's extra token has no
-    place here: the prediction of the last token has no label, as with any block of this length.
+    With ``with_provenance`` there are also the provenance tensors. The extra token of a sample is
+    not used: the prediction of the last token has no label, as for any block of this length.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class HFDataset(torch.utils.data.Dataset[Item]):
 
     @property
     def fingerprint(self) -> Any:
-        """The identity of the dataset, whose samples and order are the same."""
+        """The identity of the dataset, as samples and order are the same."""
         return getattr(self.dataset, "fingerprint", None)
 
     @property
@@ -68,12 +68,12 @@ class HFDataset(torch.utils.data.Dataset[Item]):
 
 
 def check_hf(tail: Tail, settings: Mapping[str, Any]) -> None:
-    """Check the settings of a loader of batches for Hugging Face's models.
+    """Check the settings of a loader of batches for Hugging Face models.
 
     Raises
     ------
     ConfigError
-        If it pads its last step, or makes other attention masks.
+        If it pads its last step, or creates other attention masks.
     """
     if tail is Tail.PAD:
         raise ConfigError(
@@ -88,7 +88,7 @@ def check_hf(tail: Tail, settings: Mapping[str, Any]) -> None:
 
 
 def rename_tensors(batch: Tensors) -> Tensors:
-    """Return the tensors of a batch by the names of Hugging Face's models; see `HFDataset`.
+    """Return the tensors of a batch under the names of Hugging Face models; see `HFDataset`.
 
     Parameters
     ----------
@@ -126,10 +126,10 @@ def rename_tensors(batch: Tensors) -> Tensors:
 
 
 def _find_tokens(counted: torch.Tensor) -> torch.Tensor:
-    """Return 1 up to the last token with a loss and its label, 0 in the padding after them.
+    """Return 1 up to the last token with a loss and its label, and 0 in the padding after them.
 
-    A sample without any loss only fills up a batch: it is all ones, as attention to nothing is not
-    a number.
+    A sample without any loss is padding: its mask is all ones, because attention to nothing gives
+    NaN.
     """
     length = counted.shape[1]
     if bool(counted[:, -1].all()):

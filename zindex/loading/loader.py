@@ -295,7 +295,7 @@ def loader(
         State to resume from, as ``state_dict()`` returned it.
     format
         Names and labels of the samples: ``"megatron"``, or ``"hf"`` for ``input_ids``, ``labels``
-        and ``attention_mask`` as Hugging Face's models take them; see
+        and ``attention_mask`` as Hugging Face models expect them; see
         `zindex.loading.hf_format.HFDataset`. The state is the same.
     settings
         Further settings of ``GPTDatasetConfig``. Attention masks need

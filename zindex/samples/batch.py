@@ -213,9 +213,9 @@ _DeferredSample = defer(Sample)
 class SampleBatch(Sequence[Item]):
     """The samples of a batch: a sequence of items, and one tensor per name for all of them.
 
-    torch's ``default_collate`` takes the tensors, with copies of plain positions but not of the
-    plain causal mask, which stays one for all samples; ``zindex.loading.collate`` takes them
-    without a copy. Items are views of the batch, except for plain position ids, which are copies.
+    torch's ``default_collate`` takes the tensors, copying plain positions but not the plain causal
+    mask, which all samples share; ``zindex.loading.collate`` takes them without a copy. Items are
+    views of the batch, except for plain position ids, which are copies.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ class SampleBatch(Sequence[Item]):
 
 
 def _stack(make: Callable[[], Tensors]) -> BatchTensors:
-    """Return tensors without expanded ones, except for a plain causal mask: it would be large."""
+    """Return tensors without expanded ones, except a plain causal mask, which would be large."""
     return BatchTensors(
         (name, tensor if is_causal_mask(tensor) else tensor.contiguous())
         for name, tensor in make().items()

@@ -54,7 +54,7 @@ class TokenizerNote:
 
     @property
     def folder(self) -> str:
-        """Key of the folder of the files, which their digests name."""
+        """Key of the folder of the files, named by their digests."""
         return f"{FILES_KEY}/{fingerprint(dict(self.files))[:16]}"
 
     def same_vocabulary(self, other: "TokenizerNote") -> bool | None:

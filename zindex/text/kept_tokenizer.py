@@ -26,10 +26,10 @@ from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# Threads that read the notes of many stores.
+# Threads that read the descriptions of many stores.
 _NUM_READERS = 8
 
-# These libraries write their vocabularies as the tokenizers library does.
+# These libraries write vocabularies in the same form as the tokenizers library.
 _FORMS = {"bpe": "huggingface", "wordpiece": "huggingface"}
 
 
@@ -115,8 +115,8 @@ def _count_ids(vocab: Mapping[str, int], size: int | None) -> int:
 
 
 def _form_of(tokenizer: Any) -> str | None:
-    """Return how a tokenizer writes the texts of its ids; None if unknown."""
-    own = getattr(tokenizer, "_tokenizer", tokenizer)  # of Megatron's interface
+    """Return the form in which a tokenizer writes the texts of its ids; None if unknown."""
+    own = getattr(tokenizer, "_tokenizer", tokenizer)  # has Megatron's interface
     library = getattr(own, "library", None)
     return _FORMS.get(library, library) if isinstance(library, str) else None
 
@@ -212,14 +212,14 @@ def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
 
 
 def check_stores(tokenizer: Any, stores: Mapping[str, Place]) -> None:
-    """Check that the stores of a blend fit each other and a tokenizer.
+    """Check that the stores of a blend match each other and a tokenizer.
 
     Parameters
     ----------
     tokenizer
         As of `check_fit`.
     stores
-        The places of stores by their paths.
+        The locations of stores by their paths.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""A forecast of the time and the memory of a build, and of the nodes that it is worth."""
+"""Forecasts of the time and memory of a build, and of the number of nodes that it can use."""

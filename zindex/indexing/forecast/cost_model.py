@@ -1,4 +1,4 @@
-"""Forecast how long a build takes on given nodes, what bounds it, and how much memory it needs.
+"""Forecast how long a build takes on given nodes, its bottleneck, and how much memory it needs.
 
 A build has two phases: all datasets are opened and checked, then all indices are built; the chunks
 of the blend run concurrently with both. A phase takes as long as its busiest resource: threads, the
@@ -15,7 +15,7 @@ from zindex.plan.build_plan import Order
 
 # Bytes of a length while an index is built.
 _LENGTH_NBYTES = 4.0
-# Threads of the client that open datasets, where there is too little to check for tasks.
+# Threads of the client that open datasets, if there is too little to check in tasks.
 _NUM_OPENERS = 8
 # Tasks that the scheduler holds at a time, for each thread.
 _TASKS_PER_THREAD = 16
@@ -25,7 +25,7 @@ _ORDERED_NBYTES = 2.0**29
 _HELD_NBYTES = 2.0**30
 # Bytes of the client for the receipt of each shard.
 _RECEIPT_NBYTES = 400
-# A resource that is busy for less of the time does not bound the build: waiting does.
+# A resource with a lower utilisation is not the bottleneck: waiting is.
 _BOUND_SHARE = 0.5
 
 
@@ -51,7 +51,7 @@ STAGE_COSTS = {
     "describe": StageCost(0.5e-3, 0.0),
     "store": StageCost(5e-3, 3e-9, 18.0),
 }
-# Those in Megatron's order where it differs: one task shuffles a dataset.
+# Costs that differ in Megatron's order: one task shuffles a dataset.
 _MEGATRON_COSTS = {
     "documents": StageCost(6e-3, 8e-9, 90.0),
     "shuffle": StageCost(5e-3, 8e-9, 12.0),
@@ -75,7 +75,7 @@ class Costs:
     argument_seconds: float = 0.35e-6
     #: Seconds of the client for each dataset: opening and planning it.
     dataset_seconds: float = 2e-3
-    #: Seconds to begin and commit each index: on the worker that builds a bundle of small ones, and
+    #: Seconds to begin and commit each index: on the worker that builds a batch of small ones, and
     #: on the client, which does it for the others.
     index_seconds: float = 9e-3
     client_index_seconds: float = 9e-3
@@ -88,7 +88,7 @@ class Costs:
     write_bandwidth: float = 1e9
     read_bandwidth: float = 2e9
     store_bandwidth: float = 1e11
-    #: Mean seconds between two losses of one node; infinity: none.
+    #: Mean seconds between two failures of a node; infinity for none.
     node_mtbf_seconds: float = float("inf")
     #: Seconds until a lost node is detected, and until it is replaced.
     detection_seconds: float = 15.0
@@ -112,7 +112,7 @@ class Machines:
     num_threads: int = 16
     #: Whether the scheduler shares the Python process of the client, as `LocalCluster` does.
     scheduler_in_client: bool = False
-    #: Processors shared by all processes, where all run on one machine; None: there are enough.
+    #: Processors shared by all processes, if all run on one machine; None if there are enough.
     num_processors: int | None = None
 
     def __post_init__(self) -> None:
@@ -129,14 +129,14 @@ class Forecast:
 
     seconds: float
     num_tasks: int
-    #: Tasks that run again because their node was lost.
+    #: Tasks that run again because their node failed.
     num_lost: int
-    #: Files of values that are written.
+    #: Number of files of values that are written.
     num_shards: int
     written_nbytes: float
     #: Resource -> share of the time in which it is busy; the mean over nodes.
     busy: dict[str, float]
-    #: The busiest resource, or "order" where none is busy for half of the time.
+    #: The busiest resource, or "order" if none is busy for half of the time.
     bound: str
     #: Peak memory of the client and of the scheduler for tasks that are not done.
     client_nbytes: float
@@ -180,7 +180,7 @@ def forecast_build(job: Job, machines: Machines, costs: Costs | None = None) -> 
     Notes
     -----
     Law: never faster than all work over all threads, bytes over bandwidth, the number of tasks
-    times the seconds of client or scheduler for one, or the critical path.
+    times the seconds per task of client or scheduler, or the critical path.
 
     Examples
     --------
@@ -278,7 +278,7 @@ class _Model:
         """Add the reads of lengths, and the ordering of those that a task of samples lacks.
 
         A task runs on any of N nodes, so one in N finds the lengths that another task of its
-        dataset has ordered, as long as the node keeps them.
+        dataset has ordered, for as long as the node keeps them.
         """
         job, phase, nodes = self.job, self.indices, self.machines.num_nodes
         lengths_nbytes = _LENGTH_NBYTES * job.dataset_documents
@@ -342,7 +342,7 @@ class _Model:
         busy["client"] += self.planning_seconds
         if not job.check_tasks:
             busy["checks"] = self.opening_seconds
-        # A node is away after each loss, and its unfinished tasks run again.
+        # A node is unavailable after each failure, and its unfinished tasks run again.
         away = (costs.detection_seconds + costs.restart_seconds) / costs.node_mtbf_seconds
         again = sum(phase.compute_seconds for phase in phases) / num_tasks / 2
         seconds *= (1 + away) * (1 + again / costs.node_mtbf_seconds)

@@ -1,4 +1,4 @@
-"""A build to forecast: its size, order and store, and the numbers of its shards and tasks."""
+"""A build to forecast: its size, order and store, and its numbers of shards and tasks."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,11 +25,11 @@ class Job:
     sequence_length: int = 4096
     order: Order = "scalable"
     stored: Stored = "all"
-    #: Whether the datasets are blended; otherwise there is one index per dataset, and no more.
+    #: Whether the datasets are blended; otherwise there is only one index per dataset.
     blend: bool = True
     #: Elements per file, the work of one task, before it grows with the array.
     shard_length: int = SHARD_LENGTH
-    #: Whether the shards of indices grow with the datasets, as `choose_grid` has it.
+    #: Whether the shards of indices grow with the datasets, as in `choose_grid`.
     grows: bool = True
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Job:
 
     @property
     def num_samples(self) -> int:
-        """Samples of all datasets, and so of the blend."""
+        """Samples of all datasets, and therefore of the blend."""
         return self.dataset_samples * self.num_datasets
 
     @cached_property
@@ -102,7 +102,7 @@ class Job:
 
     @property
     def num_shards(self) -> int:
-        """Files of values that the build writes."""
+        """Number of files of values that the build writes."""
         index = self.sample_shards
         if self.stored == "all":
             index += self.document_shards + self.sample_shards
@@ -149,7 +149,7 @@ class Job:
 
 
 def _count_shards(length: int, shard_length: int) -> int:
-    """Return the number of shards of an array; shards grow where there would be too many."""
+    """Return the number of shards of an array; shards grow if there would be too many."""
     while length > shard_length * MAX_SHARDS:
         shard_length *= 2
     return -(-length // shard_length)

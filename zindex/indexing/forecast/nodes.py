@@ -1,4 +1,4 @@
-"""How many nodes a build is worth: by the forecast of what a run has not built yet."""
+"""How many nodes a build can use, by a forecast of what a run has not built yet."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _LEAST_GAIN = 0.1
 
 
 def describe_missing(config: RunConfig, plan: RunPlan) -> Job | None:
-    """Return the indices and blends of a run that are not built, as a job to forecast.
+    """Return the unbuilt indices and blends of a run, as a job to forecast.
 
     Parameters
     ----------
@@ -61,18 +61,18 @@ def count_useful_nodes(
     start_seconds: float = 0.0,
     costs: Costs | None = None,
 ) -> int:
-    """Return the fewest nodes with which a build takes at most a tenth longer than with the best.
+    """Return the fewest nodes whose build takes at most a tenth longer than the fastest.
 
     Parameters
     ----------
     job
         The build.
     maximum
-        Nodes that can be had.
+        Maximum number of nodes.
     num_threads
         Threads of each node.
     first, start_seconds
-        Nodes that are there, and seconds until others have started.
+        Nodes that are already running, and seconds until others have started.
     costs
         Costs of the steps of a build; plausible defaults if None.
 
