@@ -1,6 +1,9 @@
 """Tokenizers as part of the data: kept in stores, reopened, and compared with given ones."""
 
+import atexit
 import logging
+import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from functools import cache
@@ -152,7 +155,7 @@ def _open_files(root: Place, note: TokenizerNote) -> TextTokenizer:
     contents = {name: read_kept_file(root, note, name) for name in note.files}
     folder = root / note.folder
     if not isinstance(folder, Path):
-        folder = Path(_local_copy(str(root), note.identity).name)
+        folder = _local_copy(str(root), note.identity)
         for name, content in contents.items():
             (folder / name).write_bytes(content)
     options = dict(note.options)
@@ -163,9 +166,16 @@ def _open_files(root: Place, note: TokenizerNote) -> TextTokenizer:
 
 
 @cache
-def _local_copy(url: str, identity: str) -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder of this process for the files of a store in object storage."""
-    return tempfile.TemporaryDirectory(prefix="zindex-tokenizer-")
+def _local_copy(url: str, identity: str) -> Path:
+    """Return a temporary folder of this process for the files of a store in object storage."""
+    folder = tempfile.mkdtemp(prefix="zindex-tokenizer-")
+
+    def remove(owner: int = os.getpid()) -> None:
+        if os.getpid() == owner:  # and not a forked child
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(folder)
 
 
 def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
