@@ -11,7 +11,7 @@ from tests.indexing.runs import make_run
 from zindex.execution.executor import SerialExecutor
 from zindex.indexing.forecast.cost_model import Machines, forecast_build
 from zindex.indexing.forecast.job import Job
-from zindex.indexing.forecast.nodes import count_useful_nodes, describe_missing
+from zindex.indexing.forecast.nodes import count_useful_nodes, describe_missing, forecast_nodes
 from zindex.indexing.run_plan import plan_run
 from zindex.plan.packing import PackingRules
 
@@ -22,7 +22,14 @@ def test_more_nodes_than_the_client_can_serve_are_of_no_use() -> None:
     number = count_useful_nodes(LARGE, 1000, num_threads=16)
     assert 10 < number < 200
     seconds = {n: forecast_build(LARGE, Machines(n)).seconds for n in (1, number, 1000)}
-    assert seconds[number] < 1.12 * seconds[1000] < 0.1 * seconds[1]
+    assert seconds[number] < 1.25 * seconds[1000] < 0.1 * seconds[1]
+
+
+def test_the_forecast_is_that_of_the_nodes() -> None:
+    forecast = forecast_nodes(LARGE, num_threads=16)
+    assert forecast.num_nodes == count_useful_nodes(LARGE, 1024, num_threads=16)
+    assert forecast.seconds == forecast_build(LARGE, Machines(forecast.num_nodes)).seconds
+    assert forecast.seconds_alone > 8 * forecast.seconds
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The plan table: every column's value by hand, alignment, and the same numbers as JSON."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import StoreNotFoundError
+from zindex.indexing.forecast.nodes import NodeForecast
 from zindex.indexing.run import build
 from zindex.indexing.run_plan import plan_run
 from zindex.inspection.tables.plan_table import PlanReport, PlanRow, make_report, report_run
@@ -65,8 +67,12 @@ def test_scalable_order_keeps_epochs_apart(config: RunConfig) -> None:
 
 
 def test_built_and_partly_built_indices(config: RunConfig) -> None:
+    missing = report_run(config).forecast
+    assert missing is not None
+    assert (missing.num_nodes, missing.seconds) == (1, missing.seconds_alone)
     build(config)
     built = report_run(config)
+    assert built.forecast is None
     assert built.missing_nbytes == 0
     assert [row.committed for row in built.rows] == [True] * 3
     assert "3 indices, 3 of them built" in built.to_text()
@@ -85,6 +91,14 @@ def test_too_little_room_is_said(config: RunConfig) -> None:
     report = make_report(config, planned, none, free=10)
     assert report.to_text().endswith("Not enough room: free some, or set another index folder.")
     assert report.to_json()["fits"] is False
+
+
+def test_the_nodes_that_a_long_build_makes_use_of(config: RunConfig) -> None:
+    report = report_run(config)
+    assert "forecast" not in report.to_text()  # it is built before one could read that
+    long = dataclasses.replace(report, forecast=NodeForecast(1200.0, 16, 90.4))
+    assert "forecast: 1,200 s on a machine like this one, 90 s on 16, more do not" in long.to_text()
+    assert long.to_json()["forecast"]["num_nodes"] == 16
 
 
 def test_json_holds_the_rows_and_their_sums(config: RunConfig) -> None:

@@ -1,6 +1,7 @@
 """How many nodes a build can use, by a forecast of what a run has not built yet."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zindex.config import RunConfig
 from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
@@ -8,8 +9,30 @@ from zindex.indexing.forecast.job import Job
 from zindex.indexing.run_plan import PlannedBlend, PlannedStore, RunPlan
 from zindex.indexing.store_build import find_index
 
-# More nodes must save this share of the time; see `count_useful_nodes`.
-_LEAST_GAIN = 0.1
+# More nodes must save this share of the time, and so many seconds.
+_LEAST_GAIN, _LEAST_SECONDS = 0.1, 1.0
+
+# Nodes of a large site.
+_MANY_NODES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class NodeForecast:
+    """The time of a build on one node, and on as many as it makes use of."""
+
+    seconds_alone: float
+    num_nodes: int
+    #: On so many nodes.
+    seconds: float
+
+
+def forecast_nodes(job: Job, *, num_threads: int) -> NodeForecast:
+    """Return how long a build takes on a node with some threads, and on more of them."""
+    number = count_useful_nodes(job, _MANY_NODES, num_threads=num_threads)
+    alone, together = (
+        forecast_build(job, Machines(each, num_threads)).seconds for each in (1, number)
+    )
+    return NodeForecast(alone, number, together)
 
 
 def describe_missing(config: RunConfig, plan: RunPlan) -> Job | None:
@@ -61,7 +84,7 @@ def count_useful_nodes(
     start_seconds: float = 0.0,
     costs: Costs | None = None,
 ) -> int:
-    """Return the fewest nodes whose build takes at most a tenth longer than the fastest.
+    """Return the fewest nodes whose build takes at most a tenth, or a second, longer than the best.
 
     Parameters
     ----------
@@ -89,5 +112,6 @@ def count_useful_nodes(
         + (start_seconds if number > first else 0.0)
         for number in numbers
     }
-    enough = min(seconds.values()) / (1 - _LEAST_GAIN)
+    best = min(seconds.values())
+    enough = max(best / (1 - _LEAST_GAIN), best + _LEAST_SECONDS)
     return next(number for number, each in seconds.items() if each <= enough)

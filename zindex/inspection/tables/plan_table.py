@@ -4,10 +4,11 @@ The sizes are those of plans, so a report reads a few small files and writes non
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from zindex.config import RunConfig
+from zindex.indexing.forecast.nodes import NodeForecast, describe_stores, forecast_nodes
 from zindex.indexing.packing import Basis, measure_packing, read_packing_sizes
 from zindex.indexing.run_plan import PlannedIndex, RunPlan, plan_run
 from zindex.indexing.store_build import find_index
@@ -15,6 +16,7 @@ from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
 from zindex.inspection.tables.formatting import count_noun, format_nbytes, format_share
 from zindex.io.files import free_nbytes
+from zindex.io.machine import count_cpus
 from zindex.io.objects import place_of
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
@@ -22,6 +24,8 @@ from zindex.store.commit import StoreStatus
 
 #: Documents to pack for an estimate: of all datasets together, and at least of each.
 NUM_PACKED, _LEAST_PACKED = 1 << 22, 1 << 14
+# Shorter builds are not worth a forecast.
+_LEAST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,8 @@ class PlanReport:
     blends: tuple[BlendReport, ...] = ()
     #: Instead of rows, in a run that packs documents.
     packings: tuple[PackingRow, ...] = ()
+    #: Of what is missing, on machines like this one; None if nothing is, or where it is unknown.
+    forecast: NodeForecast | None = None
 
     @property
     def items(self) -> tuple[PlanRow | PackingRow | BlendReport, ...]:
@@ -173,6 +179,12 @@ class PlanReport:
         )
         free = "any amount" if self.free_nbytes is None else format_nbytes(self.free_nbytes)
         lines.append(f"{format_nbytes(self.missing_nbytes)} to write, {free} free at {self.index}")
+        if self.forecast is not None and self.forecast.seconds_alone >= _LEAST_SECONDS:
+            lines.append(
+                f"forecast: {self.forecast.seconds_alone:,.0f} s on a machine like this one, "
+                f"{self.forecast.seconds:,.0f} s on {self.forecast.num_nodes:,}, more do not help; "
+                "zindex bench measures"
+            )
         if not self.fits:
             lines.append("Not enough room: free some, or set another index folder.")
         return lines
@@ -198,7 +210,12 @@ def report_run(config: RunConfig, *, num_packed: int = NUM_PACKED) -> PlanReport
     plan = plan_run(config)
     statuses = [item.plan.store_plan(config.index).read_status() for item in plan]
     free = free_nbytes(place_of(config.index))
-    return make_report(config, plan, statuses, free, num_packed=num_packed)
+    report = make_report(config, plan, statuses, free, num_packed=num_packed)
+    missing = [item for item, status in zip(plan, statuses, strict=True) if not status.committed]
+    if missing:
+        job = describe_stores(config, missing)
+        report = replace(report, forecast=forecast_nodes(job, num_threads=count_cpus()))
+    return report
 
 
 def make_report(
