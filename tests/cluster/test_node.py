@@ -1,9 +1,13 @@
 """The supervisor of a node, as a process."""
 
+import signal
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.cluster.processes import find_members, wait_for, wait_until_gone
 from zindex.cluster.rendezvous import Rendezvous
@@ -70,3 +74,35 @@ def test_a_node_that_is_taken_away_hands_its_results_over(tmp_path: Path) -> Non
 
 def make_list(value: int) -> list[int]:
     return [value]
+
+
+REPORT = """
+import signal, sys
+def end(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("begins", sys.stdin.readline()[:1], flush=True)
+sys.stdin.read()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "error", "expected"),
+    [
+        (None, KeyboardInterrupt(signal.SIGTERM), "SIGTERM"),
+        ("127.0.0.1", KeyboardInterrupt(signal.SIGTERM), "closed"),  # the scheduler goes, too
+        (None, KeyboardInterrupt(), "closed"),
+        (None, ValueError(), "closed"),
+    ],
+)
+def test_a_node_learns_that_its_pod_is_taken_away(
+    tmp_path: Path, host: str | None, error: BaseException, expected: str
+) -> None:
+    log, stack = tmp_path / "log", ExitStack()
+    settings = NodeSettings(scheduler_host=host)
+    start_node(settings, stack, [sys.executable, "-c", REPORT], log)
+    wait_for(lambda: "begins" in log.read_text(), "the node begins")
+    stack.__exit__(type(error), error, None)
+    assert log.read_text().split() == ["begins", "{", expected]

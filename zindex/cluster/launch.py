@@ -100,8 +100,8 @@ class Cluster:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
         self._connection = None
 
     def _start_scheduler(self, stack: ExitStack) -> None:

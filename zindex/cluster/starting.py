@@ -2,11 +2,13 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from zindex.cluster.certificates import make_certificate, make_security
 from zindex.cluster.network import warn_if_open
 from zindex.cluster.rendezvous import POLL_SECONDS, Rendezvous
 from zindex.cluster.resources import usable_cpus
-from zindex.cluster.settings import NodeSettings
+from zindex.cluster.settings import RETIRE_SECONDS, NodeSettings
 from zindex.errors import ConfigError
 from zindex.execution.reconnecting_client import connect_client
 from zindex.io.backoff import Backoff, poll_until
@@ -65,7 +67,7 @@ def start_node(
     with suppress(OSError):
         os.sched_setaffinity(node.pid, cpus)
     if stack is not None:
-        stack.callback(_end_node, node)
+        stack.push(partial(_end_node, node, settings.scheduler_host is None))
     assert node.stdin is not None
     with suppress(BrokenPipeError):
         node.stdin.write(settings.to_json().encode() + b"\n")
@@ -168,16 +170,26 @@ def prepare_scheduler(
     settings.rendezvous, settings.scheduler_host = str(rendezvous.folder.resolve()), host
 
 
-def _end_node(node: Node) -> None:
-    """Close the pipe that keeps a node alive, and wait for its end."""
+def _end_node(node: Node, retires: bool, kind: object, error: object, _: object) -> None:
+    """Close the pipe that keeps a node alive, and wait for its end.
+
+    If SIGTERM ends this process, as before a preemption, a worker may first move its results:
+    Kubernetes sends it to the first process of a pod only.
+    """
     assert node.stdin is not None
-    with suppress(OSError):
-        node.stdin.close()
+    retires &= isinstance(error, KeyboardInterrupt) and signal.SIGTERM in error.args
+    if retires:
+        node.terminate()
+    else:
+        with suppress(OSError):
+            node.stdin.close()
     try:
-        node.wait(_END_SECONDS)
+        node.wait(_END_SECONDS + (RETIRE_SECONDS if retires else 0))
     except subprocess.TimeoutExpired:
         node.kill()
         node.wait()
+    with suppress(OSError):
+        node.stdin.close()
 
 
 def connect(
