@@ -16,7 +16,8 @@ SCRIPTS = sorted([*FOLDERS.glob("*/*.sh"), *FOLDERS.glob("*/*.sbatch")])
 
 def test_every_folder_has_its_page() -> None:
     assert sorted(path for path in FOLDERS.iterdir() if path.is_dir()) == SYSTEMS
-    assert {path.name for path in SYSTEMS} == {"kubernetes", "mpi", "slurm", "ssh", "torchrun"}
+    names = {"kubernetes", "mpi", "skypilot", "slurm", "ssh", "torchrun"}
+    assert {path.name for path in SYSTEMS} == names
 
 
 @pytest.mark.parametrize("folder", SYSTEMS, ids=lambda path: path.name)

@@ -65,7 +65,9 @@ def train(arguments: argparse.Namespace) -> None:
     arguments.folder = arguments.run.parent
     cluster_folder = os.environ.get("CLUSTER_FOLDER", arguments.cluster_folder)
     cluster_folder = cluster_folder or arguments.folder / "cluster"
-    with alongside(None if arguments.no_folder else cluster_folder, threads=1) as cluster:
+    # On a busy machine, workers that take only what others leave may take none for minutes.
+    folder = None if arguments.no_folder else cluster_folder
+    with alongside(folder, threads=1, nice=0) as cluster:
         job = cluster.job
         if cluster.client is not None:
             start = os.environ.get("SLURM_RESTART_COUNT", "0")
