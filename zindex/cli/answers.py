@@ -14,8 +14,9 @@ _batches = options.join(
     options.value("--ranks", "num_ranks", type=int, help="Data-parallel ranks."),
 )
 _split = options.first_choice("--split", ["train", "valid", "test"])
-_tokenizer = options.value(
-    "--tokenizer", metavar="FILE", help="Decode with this tokenizer: a file or a folder."
+_tokenizer = options.join(
+    options.flag("--decode", "Show texts, by the tokenizer that the corpora keep."),
+    options.value("--tokenizer", metavar="FILE", help="Decode with this one: a file or a folder."),
 )
 
 
@@ -58,7 +59,9 @@ def ls_command(folder: str) -> tuple[dict[str, Any], str]:
 @_split
 @_tokenizer
 @options.summary()
-def trace_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
+def trace_command(
+    run_file: str, decode: bool, tokenizer: str | None, **settings: Any
+) -> tuple[dict[str, Any], str]:
     """Show the samples that a training step consumed.
 
     Prints datasets, documents, spans of tokens and epochs, and the texts if there is a tokenizer.
@@ -66,7 +69,7 @@ def trace_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
     """
     from zindex.inspection.answers.trace import trace
 
-    found = trace(run_file, **settings)
+    found = trace(run_file, tokenizer=tokenizer or decode, **settings)
     return found.to_json(), "\n".join(found.to_lines())
 
 
@@ -78,7 +81,9 @@ def trace_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
     "--tokens", parse=parse_range, metavar="START:STOP", help="Only these tokens of the document."
 )
 @options.value("--text", help="Find a text instead: its exact tokens, in all datasets or in one.")
-@options.value("--tokenizer", metavar="FILE", help="The tokenizer of the text: a file or a folder.")
+@options.value(
+    "--tokenizer", metavar="FILE", help="Encode with this one, not the one that is kept."
+)
 @options.value(
     "--consumed",
     type=int,
@@ -109,7 +114,9 @@ def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
 @_split
 @_tokenizer
 @options.summary()
-def show_command(path: str, **settings: Any) -> tuple[dict[str, Any], str]:
+def show_command(
+    path: str, decode: bool, tokenizer: str | None, **settings: Any
+) -> tuple[dict[str, Any], str]:
     """Show a document, a sample or a record.
 
     Prints tokens, or their text if there is a tokenizer. Tokens that are trained on are green,
@@ -117,7 +124,7 @@ def show_command(path: str, **settings: Any) -> tuple[dict[str, Any], str]:
     """
     from zindex.inspection.answers.show import show
 
-    found = show(path, **settings)
+    found = show(path, tokenizer=tokenizer or decode, **settings)
     return found.to_json(), "\n".join(found.to_lines(_paint))
 
 

@@ -16,6 +16,7 @@ from zindex.store.layout import parse_layouts
 from zindex.store.open import Store, open_store
 from zindex.store.receipts import read_manifest
 from zindex.store.records import KIND
+from zindex.store.tokenizer_note import read_note
 
 #: Health of what is complete as far as sizes show; `zindex verify` reads every byte.
 WHOLE = "whole"
@@ -118,6 +119,10 @@ def _store_facts(store: Store) -> dict[str, Any]:
     made = spec.get("import", {})
     for name in ("train_type", "tokenizer", "vocab_size"):
         facts[name] = made.get(name, facts.get(name))
+    note = read_note(store.root)
+    if note is not None:
+        facts |= {"tokenizer": note.identity, "vocab_size": note.vocab_size}
+        facts |= {"tokenizer_library": note.library, "tokenizer_files": list(note.files)}
     named = read_names(store.root.parent).get(store.root.name)
     facts["source"] = None if named is None else list(named.corpora)
     return {name: value for name, value in facts.items() if value is not None}

@@ -1,6 +1,7 @@
 """Tokens and texts of documents, read by position."""
 
 import os
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from zindex import schema
@@ -8,6 +9,10 @@ from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
 from zindex.ingest.corpora.corpus import Corpus
 from zindex.ingest.corpora.pairs import open_corpus
+from zindex.ingest.length_source import is_store
+from zindex.io.objects import place_of
+from zindex.store.tokenizer_note import read_note
+from zindex.text.kept_tokenizer import choose_tokenizer
 from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
 
 
@@ -18,16 +23,45 @@ class Decoder(Protocol):
         """Return the text of tokens."""
 
 
-def as_decoder(tokenizer: Any) -> Decoder:
-    """Return the function of a tokenizer, or of its file, that turns tokens into text.
+def resolve_tokenizer(tokenizer: Any, stores: Iterable[str]) -> Any:
+    """Return a tokenizer: the given one, of the file at the given path, or the one that is kept.
+
+    Parameters
+    ----------
+    tokenizer
+        A tokenizer, the path of its file or folder, or True for the one that the stores keep.
+    stores
+        Paths of corpora or other stores.
 
     Raises
     ------
     ConfigError
-        If it cannot.
+        If it is to be a kept one, and no store keeps one.
     """
+    if tokenizer is True:
+        notes = {path: read_note(place_of(path)) if is_store(path) else None for path in stores}
+        return choose_tokenizer(notes)
     if isinstance(tokenizer, str | os.PathLike):
-        tokenizer = open_text_tokenizer(tokenizer)
+        return open_text_tokenizer(tokenizer)
+    return tokenizer
+
+
+def as_decoder(tokenizer: Any, stores: Iterable[str]) -> Decoder | None:
+    """Return the function that turns tokens into text; None without a tokenizer.
+
+    Parameters
+    ----------
+    tokenizer, stores
+        As of `resolve_tokenizer`; None or False for no tokenizer.
+
+    Raises
+    ------
+    ConfigError
+        If the tokenizer has no such function.
+    """
+    if tokenizer is None or tokenizer is False:
+        return None
+    tokenizer = resolve_tokenizer(tokenizer, stores)
     decode: Decoder | None = getattr(tokenizer, "detokenize", None)
     decode = decode or getattr(tokenizer, "decode", None)
     if decode is None:

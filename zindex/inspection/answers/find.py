@@ -9,7 +9,7 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.execution.executor import open_executor, run_builds
-from zindex.inspection.answers.documents import Documents
+from zindex.inspection.answers.documents import Documents, resolve_tokenizer
 from zindex.inspection.answers.run_order import RunLike, RunOrder
 from zindex.inspection.answers.screen import fit, fit_lines
 from zindex.inspection.answers.search_text import search_corpus
@@ -133,7 +133,8 @@ def find(
         A text to search instead of a document: its tokens, and those of it after a space, must
         follow each other within a document. One pass over the tokens of the corpora.
     tokenizer
-        The tokenizer of the corpora, or the path of its file; needed with a text.
+        The tokenizer of the corpora, or the path of its file or folder, to encode a text; None
+        takes the one that the corpora keep.
     consumed
         Samples that the training has consumed: tells what was seen from what is to come.
     num_ranks, global_batch_size, micro_batch_size
@@ -212,12 +213,10 @@ def _search(
     order: RunOrder, dataset: str | int | None, text: str, tokenizer: Any, client: Any
 ) -> list[tuple[int, int, int, int]]:
     """Return dataset, document and tokens of each match of a text."""
-    if tokenizer is None:
-        raise ConfigError(
-            "a text needs the tokenizer of the corpora, got none; give its file (--tokenizer)"
-        )
     every = range(len(order.paths))
     numbers = list(every) if dataset is None else [order.find_dataset(dataset)]
+    if tokenizer is None or tokenizer is True:
+        tokenizer = resolve_tokenizer(True, [order.paths[number] for number in numbers])
     wanted = _encode(TextEncoder(tokenizer), text)
     documents, found = Documents(), set[tuple[int, int, int, int]]()
     with open_executor(client) as executor:

@@ -119,7 +119,8 @@ def show(
     split
         The split of a run.
     tokenizer
-        A tokenizer, or the path of its file, to decode tokens; None shows numbers.
+        A tokenizer, or the path of its file or folder, to decode tokens; True takes the one that
+        the corpus or the store keeps, None leaves texts out.
 
     Returns
     -------
@@ -139,21 +140,20 @@ def show(
         )
     [(name, number)] = given
     text = os.fspath(path)
-    decode = None if tokenizer is None else as_decoder(tokenizer)
     if name == "document":
-        fields = [_show_document(text, number, decode)]
+        fields = [_show_document(text, number, tokenizer)]
     elif name == "sample":
-        fields = _show_sample(text, number, split, decode)
+        fields = _show_sample(text, number, split, tokenizer)
     else:
-        fields = _show_record(text, number, decode)
+        fields = _show_record(text, number, tokenizer)
     return Shown(f"{text}, {name} {number:,}", tuple(fields))
 
 
-def _show_document(path: str, number: int, decode: Decoder | None) -> ShownField:
+def _show_document(path: str, number: int, tokenizer: Any) -> ShownField:
     """Return one document of a corpus."""
     documents, prefix = Documents(), path.removesuffix(".idx").removesuffix(".bin")
     length = documents.length(prefix, number)
-    return _show_part(documents, prefix, number, (0, length), decode)
+    return _show_part(documents, prefix, number, (0, length), as_decoder(tokenizer, [prefix]))
 
 
 def _show_part(
@@ -166,7 +166,7 @@ def _show_part(
     return ShownField(name, tokens, texts=texts)
 
 
-def _show_sample(path: str, number: int, split: str, decode: Decoder | None) -> list[ShownField]:
+def _show_sample(path: str, number: int, split: str, tokenizer: Any) -> list[ShownField]:
     """Return the parts of one sample of a run, or of an index."""
     position = np.array([number], np.int64)
     if path.endswith(_YAML):
@@ -178,7 +178,7 @@ def _show_sample(path: str, number: int, split: str, decode: Decoder | None) -> 
         source, num_samples = _open_index(open_store(path, kind="index"))
         _check_number(number, num_samples, "sample", path)
         corpus, parts = source.path, source.parts_of(source.samples_at(position))
-    documents = Documents()
+    documents, decode = Documents(), as_decoder(tokenizer, [corpus])
     return [
         _show_part(documents, corpus, document, (start, stop), decode)
         for _, document, start, stop in zip(*(column.tolist() for column in parts), strict=True)
@@ -215,13 +215,13 @@ def _check_number(number: int, count: int, what: str, path: str) -> None:
         )
 
 
-def _show_record(path: str, number: int, decode: Decoder | None) -> list[ShownField]:
+def _show_record(path: str, number: int, tokenizer: Any) -> list[ShownField]:
     """Return the fields of one record."""
     if not is_store(path):
         raise ConfigError(f"records are shown of stores, {path} is none; import or convert it")
     reader = RecordReader(open_store(path, kind=KIND))
     _check_number(number, len(reader), "record", path)
-    record = reader.read(number)
+    record, decode = reader.read(number), as_decoder(tokenizer, [path])
     masks = {_MASKS.get(name, f"{name}_mask") for name in record} & set(record)
     fields = []
     for name, value in record.items():

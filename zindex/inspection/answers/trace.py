@@ -73,7 +73,8 @@ def trace(
     split
         The split; that of an opened run stays.
     tokenizer
-        A tokenizer, or the path of its file, to decode the parts; None leaves texts out.
+        A tokenizer, or the path of its file or folder, to decode tokens; True takes the one that
+        the corpus or the store keeps, None leaves texts out.
 
     Returns
     -------
@@ -119,6 +120,6 @@ def trace(
         raise ConfigError("trace needs positions, the range has none; give one with START < STOP")
     if rank is not None:
         question += f", rank {rank}"
-    decode = None if tokenizer is None else as_decoder(tokenizer)
+    decode = as_decoder(tokenizer, order.paths)
     samples = describe_samples(order, order.read(positions), steps, decode)
     return Trace(order.split, question, samples, order.labels)
