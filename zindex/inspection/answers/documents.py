@@ -72,6 +72,15 @@ def as_decoder(tokenizer: Any, stores: Iterable[str]) -> Decoder | None:
     return decode
 
 
+def check_document(document: int, num_documents: int, path: str) -> None:
+    """Refuse the number of a document that a corpus does not have."""
+    if not 0 <= document < num_documents:
+        raise ConfigError(
+            f"a document must be in [0, {num_documents:,}), the documents of {path}, got "
+            f"{document:,}; name one of these"
+        )
+
+
 class Documents:
     """Documents of corpora by path, which are opened once.
 
@@ -97,11 +106,7 @@ class Documents:
             If there is no such document.
         """
         corpus = self.open(path)
-        if not 0 <= document < corpus.num_sequences:
-            raise ConfigError(
-                f"a document must be in [0, {corpus.num_sequences:,}), the documents of {path}, "
-                f"got {document:,}; name one of these"
-            )
+        check_document(document, corpus.num_sequences, path)
         return int(corpus.read(schema.SEQUENCE_LENGTH.name, document, document + 1)[0])
 
     def read(self, path: str, document: int, start: int, stop: int) -> AnyArray:

@@ -9,7 +9,7 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.execution.executor import open_executor, run_builds
-from zindex.inspection.answers.documents import Documents, resolve_tokenizer
+from zindex.inspection.answers.documents import resolve_tokenizer
 from zindex.inspection.answers.run_order import RunLike, RunOrder
 from zindex.inspection.answers.screen import fit, fit_lines
 from zindex.inspection.answers.search_text import search_corpus
@@ -177,15 +177,17 @@ def find(
             raise ConfigError("a document needs the dataset that it is in, got none; name it")
         number = order.find_dataset(dataset)
         assert document is not None
-        start, stop = _check_tokens(order.paths[number], document, tokens)
+        start, stop = _check_tokens(order, number, document, tokens)
         places = [(number, document, start, stop)]
     found = [_find_one(order, steps, consumed, *place) for place in places[:_MAX_MATCHES]]
     return Finding(order.split, tuple(found), len(places), order.labels)
 
 
-def _check_tokens(path: str, document: int, tokens: tuple[int, int] | None) -> tuple[int, int]:
+def _check_tokens(
+    order: RunOrder, dataset: int, document: int, tokens: tuple[int, int] | None
+) -> tuple[int, int]:
     """Return the tokens of a document that are looked for."""
-    length = Documents().length(path, document)
+    path, length = order.paths[dataset], order.count_tokens(dataset, document)
     start, stop = (0, length) if tokens is None else tokens
     if not 0 <= start < stop <= length:
         raise ConfigError(
@@ -218,10 +220,10 @@ def _search(
     if tokenizer is None or tokenizer is True:
         tokenizer = resolve_tokenizer(True, [order.paths[number] for number in numbers])
     wanted = _encode(TextEncoder(tokenizer), text)
-    documents, found = Documents(), set[tuple[int, int, int, int]]()
+    found = set[tuple[int, int, int, int]]()
     with open_executor(client) as executor:
         for number in numbers:
-            corpus = documents.open(order.paths[number])
+            corpus = order.documents.open(order.paths[number])
             for sequence in wanted:
                 for match in run_builds(search_corpus(corpus, sequence, executor)):
                     found.add((number, match.document, match.start, match.stop))

@@ -19,12 +19,14 @@ from zindex.indexing.index_arrays import compute_index_arrays, open_index_arrays
 from zindex.indexing.packing import PackedArrays
 from zindex.indexing.run_plan import PlannedIndex, label_paths, plan_run
 from zindex.indexing.store_build import find_index
+from zindex.inspection.answers.documents import Documents, check_document
 from zindex.inspection.answers.order_sources import (
     CutSource,
     OrderSource,
     PackedSource,
     SampleParts,
     StreamSource,
+    read_lengths,
     search,
     take,
 )
@@ -43,8 +45,8 @@ from zindex.store.open import Store
 #: Rows up to which an index that is not built is computed in memory.
 MAX_COMPUTED_ROWS = 1 << 22
 
-# Positions of a greedy blend that are read at a time.
-_BLOCK = 1 << 14
+# Positions of a greedy blend that are read at first, besides those of a few draws.
+_MIN_WIDTH = 64
 
 RunLike = RunConfig | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -102,6 +104,8 @@ class RunOrder:
             raise ConfigError(f"split must be one of {', '.join(SPLIT_NAMES)}, got {split!r}")
         self.config = config = as_config(config)
         self.split, self.verify = split, verify
+        #: The texts of the datasets, opened at their first use.
+        self.documents = Documents()
         plan = plan_run(config)
         members = {item.dataset: item for item in plan.members if item.plan.split == split}
         blend = next((item for item in plan.blends if item.split == split), None)
@@ -212,6 +216,19 @@ class RunOrder:
                 return number
         names = ", ".join(list(self.labels.values())[:8])
         raise ConfigError(f"a dataset must be one of the run, got {name!r}; it has {names}")
+
+    def count_tokens(self, dataset: int, document: int) -> int:
+        """Return the tokens of a document of a dataset.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such document.
+        """
+        number = int(np.flatnonzero(self.dataset_of == dataset)[0])
+        lengths = self.sources[number].source
+        check_document(document, lengths.facts.num_sequences, self.paths[dataset])
+        return int(read_lengths(lengths, np.array([document]))[0])
 
     def check(self, start: int, stop: int) -> None:
         """Refuse positions outside the run."""
@@ -364,7 +381,7 @@ def _find_greedy(arrays: BlendArrays, dataset: int, number: int, count: int) -> 
     """Return the position of one draw of a greedy blend, by interpolation."""
     low, high = 0, len(arrays.dataset_index)
     distance = high / count  # positions from one draw of the dataset to the next, on average
-    guess, width = int(number * distance), _BLOCK
+    guess, width = int((number + 0.5) * distance), int(4 * distance) + _MIN_WIDTH
     while low < high:
         start = min(max(guess - width // 2, low), high - 1)
         stop = min(start + width, high)

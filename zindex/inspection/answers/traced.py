@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zindex.inspection.answers.documents import Decoder, Documents
+from zindex.inspection.answers.documents import Decoder
 from zindex.inspection.answers.run_order import RunOrder, Samples
 from zindex.inspection.answers.screen import fit, fit_table
 from zindex.inspection.answers.steps import Steps
@@ -74,13 +74,12 @@ def describe_samples(
     ranks = none if steps is None else steps.ranks_of(samples.positions).tolist()
     paths = [order.paths[number] for number in samples.datasets.tolist()]
     parts: list[list[TracedPart]] = [[] for _ in paths]
-    documents = Documents()
     for owner, document, start, stop in zip(
         *(column.tolist() for column in samples.parts), strict=True
     ):
         text = None
         if decode is not None:
-            text = decode(documents.read(paths[owner], document, start, stop).tolist())
+            text = decode(order.documents.read(paths[owner], document, start, stop).tolist())
         parts[owner].append(TracedPart(document, start, stop, text))
     columns = (samples.positions, samples.datasets, samples.samples, samples.epochs)
     rows = zip(*(column.tolist() for column in columns), strict=True)
