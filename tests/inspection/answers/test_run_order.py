@@ -1,12 +1,17 @@
 """Positions, samples and documents of runs of every kind, against their torch datasets."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import zindex
 from tests.conftest import WriteCorpus, numbers
+from tests.indexing.runs import make_run
 from tests.inspection.answers.brute_force import KINDS, draw_run
+from zindex.errors import VerificationError
+from zindex.execution.executor import SerialExecutor
 from zindex.inspection.answers.run_order import RunOrder
 
 
@@ -66,3 +71,21 @@ def test_every_position_and_every_document(
                 }
                 asked = {run.token(corpus, document, place) for place in range(start, stop)}
                 assert inside == asked & run.samples[position].held
+
+
+@pytest.mark.parametrize("name", ["shuffle_index", "document_index", "sample_index"])
+@pytest.mark.parametrize("verify", ["never", "first"])
+def test_damage_is_no_answer(
+    name: str, verify: Any, tmp_path: Path, write_corpus: WriteCorpus
+) -> None:
+    config = make_run(tmp_path, write_corpus)
+    zindex.build(config, SerialExecutor())
+    order = RunOrder(config, verify=verify)
+    order.read(np.arange(len(order)))
+    for shard in Path(config.index).glob(f"gpt-train-*/{name}/c/0*"):
+        content = bytearray((shard / "0" if shard.is_dir() else shard).read_bytes())
+        content[:16] = b"\xf0" * 16
+        (shard / "0" if shard.is_dir() else shard).write_bytes(content)
+    order = RunOrder(config, verify=verify)
+    with pytest.raises(VerificationError):
+        order.read(np.arange(len(order)))

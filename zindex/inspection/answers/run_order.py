@@ -13,7 +13,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.config import RunConfig, as_config
-from zindex.errors import ConfigError, PlanError, StoreNotFoundError
+from zindex.errors import ConfigError, PlanError, StoreNotFoundError, VerificationError
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
 from zindex.indexing.index_arrays import compute_index_arrays, open_index_arrays
 from zindex.indexing.packing import PackedArrays
@@ -260,7 +260,22 @@ class RunOrder:
         ----------
         positions
             Shape (positions,), int64, each in ``[0, len(self))``.
+
+        Raises
+        ------
+        VerificationError
+            If an index refers to what its dataset does not have.
         """
+        try:
+            return self._read(positions)
+        except IndexError as error:
+            raise VerificationError(
+                f"the indices of {self.split} in {self.config.index} must refer to samples and "
+                f"documents that there are, got {error}; look for damage with `zindex verify`"
+            ) from error
+
+    def _read(self, positions: Int64Array) -> Samples:
+        """Return the samples at positions; IndexError if an index is damaged."""
         sources, places = self.find_draws(positions)
         samples, epochs = np.empty_like(positions), np.empty_like(positions)
         parts = []
