@@ -15,7 +15,15 @@ from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.indexing import index_arrays
 from zindex.indexing.computed_arrays import ComputedArray
 from zindex.indexing.ensure import build_store
-from zindex.indexing.index_arrays import IndexArrays, compute_index_arrays, open_index_arrays
+from zindex.indexing.index_arrays import (
+    IndexArrays,
+    compute_index_arrays,
+    keyed_documents,
+    keyed_samples,
+    open_index_arrays,
+)
+from zindex.plan.index_plan import IndexPlan
+from zindex.store.rows import Spans, read_many
 
 LENGTHS = [3, 0, 5, 2, 7, 0, 0, 4, 6, 40, 1, 9, 8]
 NAMES = ("document_index", "sample_index", "shuffle_index")
@@ -144,3 +152,22 @@ def test_partial_last_sample(
     last = int(arrays.document_index[-1])
     assert len(arrays.sample_index) == 9 + 1
     assert arrays.sample_index[-1].tolist() == [12, LENGTHS[last] - extra_token]
+
+
+def test_keyed_arrays_and_their_inverses(opened: dict[str, IndexArrays]) -> None:
+    computed: Any = opened["minimal"].document_index
+    plan: IndexPlan = computed.plan
+    for keyed, name in ((keyed_documents(plan), NAMES[0]), (keyed_samples(plan), NAMES[2])):
+        stored = np.asarray(getattr(opened["all"], name))
+        assert (keyed.dtype, len(keyed)) == (stored.dtype, len(stored))
+        np.testing.assert_array_equal(np.asarray(keyed), stored)
+        rows = np.array([5, 0, len(stored) - 1, 5])
+        np.testing.assert_array_equal(keyed.take(rows), stored[rows])
+        starts, stops = np.array([3, 0, 20]), np.array([9, 2, 20])
+        [found] = read_many([Spans(keyed, starts, stops)])
+        np.testing.assert_array_equal(found, [*stored[3:9], *stored[:2]])
+        for value in range(int(stored.max()) + 3):
+            own = np.sort(keyed.find_rows(np.array([value])))
+            np.testing.assert_array_equal(own, np.flatnonzero(stored == value))
+        with pytest.raises(IndexError, match="are outside"):
+            keyed.take(np.array([len(stored)]))

@@ -29,6 +29,12 @@ def test_draws_continue_with_the_next_source_of_a_dataset() -> None:
     assert found.sources.tolist() == [0, 0, 2, 2, 3, 3, 3]
     assert found.samples.tolist() == [1, 2, 0, 1, 4, 5, 6]
     assert list(pools.rows_of(1)) == [0, 2, 3]
+    for source in range(4):
+        own = np.flatnonzero(found.sources == source)
+        dataset, draws = pools.find_draws(source, found.samples[own])
+        assert (dataset, draws.tolist()) == (0 if source == 1 else 1, own.tolist())
+    assert pools.find_draws(0, np.array([0, 2]))[1].tolist() == [1]  # the first was consumed
+    assert pools.find_draws(9, np.array([0]))[0] == -1
     assert list(pools.rows_of(0)) == [1]
 
 
