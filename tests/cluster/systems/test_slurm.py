@@ -154,7 +154,7 @@ def test_nodes_are_asked_for_by_the_build_itself(
 
 
 @pytest.mark.slow
-def test_nodes_end_with_a_build_that_is_killed(
+def test_a_build_that_is_terminated_leaves_no_job(
     run: Run, slurm: Slurm, watched: Watched, log: Path
 ) -> None:
     environment = watched.environment(SLURM_CONF=str(slurm.config))
