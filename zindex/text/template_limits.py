@@ -12,12 +12,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
+from jinja2.nodes import Concat, Dict, List, Tuple
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -30,27 +32,99 @@ MAX_SECONDS, MAX_NBYTES = 30.0, 1 << 30
 _MAX_LENGTH, _MAX_NUMBER = 1 << 27, 1 << 20
 _MAX_BITS = 1 << 14
 _MAX_INDENT = 64
+# Values in a list and the lists in it: comparing or printing it is one call in C.
+_MAX_VALUES = 1 << 20
 # Seconds between checks of the thread, and after the last rendering before the thread exits.
 _TICK, _AWAKE = 0.05, 1.0
 # Filters that can expand small inputs to large outputs in one operation.
 _FILTERS = (
     *("batch", "center", "format", "indent", "join", "replace", "round", "slice", "truncate"),
+    "tojson",
     "wordwrap",
 )
+# Filters that make one value of all that a list holds.
+_FLATTENING = ("join", "sum")
+
+
+class _Generator(CodeGenerator):
+    """Compiles templates in which lists and joined texts are checked when they are made."""
+
+    def visit_List(self, node: List, frame: Frame) -> None:  # noqa: N802
+        self._check(super().visit_List, node, frame)
+
+    def visit_Tuple(self, node: Tuple, frame: Frame) -> None:  # noqa: N802
+        if node.ctx == "load":
+            self._check(super().visit_Tuple, node, frame)
+        else:
+            super().visit_Tuple(node, frame)
+
+    def visit_Dict(self, node: Dict, frame: Frame) -> None:  # noqa: N802
+        self._check(super().visit_Dict, node, frame)
+
+    def visit_Concat(self, node: Concat, frame: Frame) -> None:  # noqa: N802
+        self.write("environment.concat(map(str, (")
+        for item in node.nodes:
+            self.visit(item, frame)
+            self.write(", ")
+        self.write(")))")
+
+    def _check(self, visit: Callable[[Any, Frame], None], node: Any, frame: Frame) -> None:
+        self.write("environment.checked(")
+        visit(node, frame)
+        self.write(")")
+
+
+def _checked(value: T) -> T:
+    """Return a value that holds few others; the same list in a list counts each time."""
+    if type(value) not in _CONTAINERS:
+        return value
+    left: list[Any] = [value]
+    count = size = 0
+    while left:
+        item = left.pop()
+        kind = type(item)
+        if kind is str:
+            size += len(item)
+        elif kind is dict:
+            left.extend(item)
+            left.extend(item.values())
+        elif kind in _CONTAINERS:
+            left.extend(item)
+        count += 1
+        if count + len(left) > _MAX_VALUES or size > _MAX_LENGTH:
+            raise SecurityError("a list of too many values or characters")
+    return value
+
+
+_CONTAINERS = (list, tuple, dict)
+
+
+def _concat(parts: Iterable[str]) -> str:
+    """Join texts, if the result is small."""
+    known = list(parts)
+    if sum(map(len, known)) > _MAX_LENGTH:
+        raise SecurityError(f"a text of more than {_MAX_LENGTH:,} characters")
+    return "".join(known)
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, in which no single operation creates gigabytes or takes hours."""
 
-    intercepted_binops = frozenset(("*", "**", "%"))
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    code_generator_class = _Generator
+    concat = staticmethod(_concat)
+    checked = staticmethod(_checked)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name in _FILTERS:
-            self.filters[name] = bounded(name, self.filters[name])
+        for name, function in list(self.filters.items()):
+            self.filters[name] = bounded(name, function)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of an operator, if it is small."""
+        if operator == "+":
+            result = left + right
+            return result if type(result) is str else _checked(result)
         if operator == "%":
             if isinstance(left, str | bytes):
                 _check("format", (left, right))
@@ -62,17 +136,19 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             text, times = (left, right) if hasattr(left, "__len__") else (right, left)
             if type(times) is int and len(text) * times > _MAX_LENGTH:
                 raise SecurityError(f"{len(text):,} * {times:,}")
-        return super().call_binop(context, operator, left, right)
+        return _checked(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, function: Any, /, *given: Any, **named: Any) -> Any:
         """Call a function or method of the template, if its result is small."""
         if given or named:
+            _checked(given)
+            _checked(named)
             owner = getattr(function, "__self__", None)
             if isinstance(owner, str | bytes):
                 _check(function.__name__, (owner, *given, *named.values()))
             elif getattr(function, "__name__", "") in ("format", "format_map"):  # wrapped
                 _check("call", (None, *given, *named.values()))
-        return super().call(context, function, *given, **named)
+        return _checked(super().call(context, function, *given, **named))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return the format method of a text that a template may call, if `value` is one."""
@@ -90,10 +166,13 @@ def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
         values = list(given)
-        if name == "join" and not isinstance(values[start], str | list | tuple):
+        if name in _FLATTENING and not isinstance(values[start], str | list | tuple):
             values[start] = list(values[start])
-        _check(name, (*values[start:], *named.values()))
-        return function(*values, **named)
+        if name in _FILTERS:
+            _check(name, (*values[start:], *named.values()))
+        if name in _FLATTENING:
+            _checked(values[start])
+        return _checked(function(*values, **named))
 
     return checked
 
