@@ -148,7 +148,8 @@ def test_too_late_is_said() -> None:
     )
     assert done.returncode == 1
     assert "install must come before Megatron's datasets are imported, but" in done.stderr
-    assert "are there already; make it the first line" in done.stderr
+    # How many depends on what Megatron's package imports.
+    assert "there already; make it the first line" in done.stderr
 
 
 @pytest.mark.parametrize(
