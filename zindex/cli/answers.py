@@ -1,4 +1,4 @@
-"""Questions on paths and runs: ``info``, ``ls``, ``trace``, ``find``, ``show`` and ``diff``."""
+"""Inspection commands: ``info``, ``ls``, ``trace``, ``find``, ``show`` and ``diff``."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ _batches = options.join(
 )
 _split = options.first_choice("--split", ["train", "valid", "test"])
 _tokenizer = options.join(
-    options.flag("--decode", "Show texts, by the tokenizer that the corpora keep."),
-    options.value("--tokenizer", metavar="FILE", help="Decode with this one: a file or a folder."),
+    options.flag("--decode", "Decode with the tokenizer saved with the corpora."),
+    options.value("--tokenizer", metavar="FILE", help="Decode with this tokenizer file or folder."),
 )
 
 
@@ -50,11 +50,11 @@ def ls_command(folder: str) -> tuple[dict[str, Any], str]:
 
 @click.command("trace")
 @click.argument("run_file", metavar="RUN.yaml")
-@options.value("--step", type=int, metavar="N", help="Step of the training, from 0.")
+@options.value("--step", type=int, metavar="N", help="Training step, from 0.")
 @options.parsed(
-    "--position", parse=parse_range, metavar="START:STOP", help="Positions of the run instead."
+    "--position", parse=parse_range, metavar="START:STOP", help="Positions instead of a step."
 )
-@options.value("--rank", type=int, help="Only the samples of this data-parallel rank.")
+@options.value("--rank", type=int, help="Show only this data-parallel rank.")
 @_batches
 @_split
 @_tokenizer
@@ -64,7 +64,7 @@ def trace_command(
 ) -> tuple[dict[str, Any], str]:
     """Show the samples that a training step consumed.
 
-    Prints datasets, documents, spans of tokens and epochs, and the texts if there is a tokenizer.
+    Prints datasets, documents, token spans and epochs, and decoded texts if there is a tokenizer.
     The last token of a sample is only a label.
     """
     from zindex.inspection.answers.trace import trace
@@ -78,11 +78,11 @@ def trace_command(
 @options.value("--dataset", metavar="NAME", help="Path, name or number of a dataset of the run.")
 @options.value("--document", type=int, metavar="D", help="Number of the document in the dataset.")
 @options.parsed(
-    "--tokens", parse=parse_range, metavar="START:STOP", help="Only these tokens of the document."
+    "--tokens", parse=parse_range, metavar="START:STOP", help="Token range in the document."
 )
-@options.value("--text", help="Find a text instead: its exact tokens, in all datasets or in one.")
+@options.value("--text", help="Text to search for instead of a document.")
 @options.value(
-    "--tokenizer", metavar="FILE", help="Encode with this one, not the one that is kept."
+    "--tokenizer", metavar="FILE", help="Tokenizer for --text, by default the saved one."
 )
 @options.value(
     "--consumed",
@@ -97,8 +97,8 @@ def trace_command(
 def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
     """Find the positions of a document or a text in a run.
 
-    Prints every position that contains the document, the given tokens of it or the text, with its
-    step, rank and epoch.
+    Prints every position that contains the document, the token range or the text, with its step,
+    rank and epoch.
     """
     from zindex.inspection.answers.find import find
 
@@ -108,9 +108,9 @@ def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
 
 @click.command("show")
 @click.argument("path")
-@options.value("--document", type=int, metavar="N", help="A document of a corpus or of a pair.")
-@options.value("--sample", type=int, metavar="N", help="A position of a RUN.yaml or of an index.")
-@options.value("--record", type=int, metavar="N", help="A record of a keyed or record store.")
+@options.value("--document", type=int, metavar="N", help="Document of a corpus or pair.")
+@options.value("--sample", type=int, metavar="N", help="Position in a RUN.yaml or an index.")
+@options.value("--record", type=int, metavar="N", help="Record of a keyed or record store.")
 @_split
 @_tokenizer
 @options.summary()
@@ -119,8 +119,8 @@ def show_command(
 ) -> tuple[dict[str, Any], str]:
     """Show a document, a sample or a record.
 
-    Prints tokens, or their text if there is a tokenizer. Tokens that are trained on are green,
-    masked ones are dim.
+    Prints tokens, or decoded text if there is a tokenizer. Tokens that are trained on are green,
+    masked tokens are dim.
     """
     from zindex.inspection.answers.show import show
 
@@ -129,7 +129,7 @@ def show_command(
 
 
 def _paint(text: str, mask: bool | None) -> str:
-    """Return a text in the colour of its mask."""
+    """Colour a text by its mask."""
     if mask is None:
         return text
     return click.style(text, fg="green") if mask else click.style(text, dim=True)
@@ -144,7 +144,7 @@ def diff_command(first: str, second: str | None, split: str) -> tuple[dict[str, 
     """Compare the samples of two runs.
 
     With one run, compares it before and after its last edit. Prints the first difference, the share
-    of positions with another sample, and the samples of each dataset. Exits with 1 if they differ.
+    of differing positions, and the samples per dataset. Exits with 1 if the runs differ.
     """
     from zindex.inspection.answers.diff import diff
 

@@ -1,1 +1,1 @@
-"""What users ask about stores, runs and machines: tables, pictures and forecasts."""
+"""Inspect stores, runs and machines: reports, tables, plots and benchmarks."""

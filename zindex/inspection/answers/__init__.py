@@ -1,1 +1,1 @@
-"""Answers on runs and paths: what is there, what a step saw, where a document is, what differs."""
+"""Describe paths, trace training steps, find documents and compare runs."""

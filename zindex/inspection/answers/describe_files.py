@@ -1,4 +1,4 @@
-"""Facts of files of samples: JSON lines, tar archives and Parquet."""
+"""Describe sample files: JSON lines, tar archives and Parquet."""
 
 import os
 from collections import Counter
@@ -16,12 +16,12 @@ from zindex.sources.jsonl_files import count_breaks, read_lines
 from zindex.sources.parquet_files import load_parquet
 from zindex.sources.tar_members import FileBuffer, iterate_members
 
-# Bytes of a text file in which lines are counted.
+# Bytes of a text file that are read to count its lines.
 _MAX_NBYTES = 1 << 30
 
 
 def find_format(path: str) -> str:
-    """Return the ending of a file without that of its compression.
+    """Return the extension of a file, without the compression suffix.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def _source_file(path: str) -> SourceFile:
 
 
 def describe_jsonl(path: str) -> dict[str, Any]:
-    """Return the fields of the first line of JSON lines, and the number of lines."""
+    """Return the fields of the first JSON line, and the number of lines."""
     file = _source_file(path)
     nbytes = file.nbytes or 0
     lines = read_lines(file)
@@ -54,7 +54,7 @@ def describe_jsonl(path: str) -> dict[str, Any]:
 
 
 def describe_tar(path: str) -> dict[str, Any]:
-    """Return the samples of a tar archive and their fields, by the headers of its members."""
+    """Return the number of samples in a tar archive and their fields, from its member headers."""
     file = _source_file(path)
     facts: dict[str, Any] = {"compression": file.compression}
     if not file.is_cut:
@@ -74,10 +74,10 @@ def describe_tar(path: str) -> dict[str, Any]:
 
 
 def describe_parquet(path: str) -> dict[str, Any]:
-    """Return the rows and columns of a Parquet file, by its footer."""
+    """Return the rows and columns of a Parquet file, from its footer."""
     with load_parquet().ParquetFile(path) as file:
         return {"num_records": file.metadata.num_rows, "fields": list(file.schema_arrow.names)}
 
 
-#: What describes a file, by the ending of its name.
+#: Functions that describe a file, by extension.
 FORMATS = {".jsonl": describe_jsonl, ".tar": describe_tar, ".parquet": describe_parquet}

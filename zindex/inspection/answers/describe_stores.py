@@ -1,4 +1,4 @@
-"""What is known of stores and corpora: kind, sizes, tokenizer, source and health."""
+"""Describe stores and corpora: kind, sizes, tokenizer, source and health."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,28 +18,28 @@ from zindex.store.receipts import read_manifest
 from zindex.store.records import KIND
 from zindex.store.tokenizer_note import read_note
 
-#: Health of what is complete as far as sizes show; `zindex verify` reads every byte.
+#: Health of a path whose file sizes are complete; `zindex verify` reads every byte.
 WHOLE = "whole"
 
-# Documents and shards that are looked at one by one.
+# Maximum number of documents and shards to inspect one by one.
 _MAX_DOCUMENTS, _MAX_SHARDS = 1 << 22, 1 << 12
-# Names of indices by the kind in their description.
+# Display names of indices, by the kind in their description.
 _INDICES = {"gpt": "index", "packed": "packed index", "sentence_mapping": "sentence mapping"}
 
 
 class Found(NamedTuple):
-    """What is at a path."""
+    """Description of a path."""
 
     kind: str
     #: `WHOLE`, or what is missing or damaged.
     health: str
-    #: Bytes; None if they are not known.
+    #: Size in bytes; None if unknown.
     nbytes: int | None
     facts: dict[str, Any]
 
 
 def describe_pair(prefix: str) -> Found:
-    """Return what is known of a ``.bin/.idx`` pair; SourceError if it is damaged."""
+    """Describe a ``.bin/.idx`` pair; raise SourceError if it is damaged."""
     corpus = open_pair(prefix)
     counts = ("num_documents", "num_sequences", "num_tokens")
     facts: dict[str, Any] = {name: getattr(corpus, name) for name in counts}
@@ -52,14 +52,14 @@ def describe_pair(prefix: str) -> Found:
 
 
 def summarise_lengths(read: Callable[[int], AnyArray], num_sequences: int) -> dict[str, Any]:
-    """Return the shortest, median, mean and longest of the first lengths, in tokens.
+    """Return the minimum, median, mean and maximum of the first lengths, in tokens.
 
     Parameters
     ----------
     read
-        Returns the first so many lengths.
+        Function that returns the first n lengths.
     num_sequences
-        All sequences; ``first`` says how many were read if these are not all.
+        Total number of sequences; ``first`` is set if only some of them were read.
     """
     count = min(num_sequences, _MAX_DOCUMENTS)
     if not count:
@@ -71,7 +71,7 @@ def summarise_lengths(read: Callable[[int], AnyArray], num_sequences: int) -> di
 
 
 def describe_store(path: str) -> Found:
-    """Return what is known of a store, committed or begun."""
+    """Describe a store, committed or unfinished."""
     root = place_of(path)
     status = read_status(root)
     if not status.committed:
@@ -89,7 +89,7 @@ def describe_store(path: str) -> Found:
 
 
 def _name_kind(kind: str, spec: Mapping[str, Any]) -> str:
-    """Return what people call a store."""
+    """Return the display name of a kind of store."""
     if kind == "index":
         return _INDICES.get(spec.get("kind", ""), str(spec.get("kind", kind)))
     if kind == KIND:
@@ -129,7 +129,7 @@ def _store_facts(store: Store) -> dict[str, Any]:
 
 
 def _check_sizes(store: Store, manifest: Mapping[str, Any]) -> str:
-    """Return whether the shards have the sizes that the commit recorded."""
+    """Compare the sizes of the shards with the manifest; return the health."""
     num_left = _MAX_SHARDS
     for name, layout in store.layouts.items():
         for shard, nbytes in enumerate(manifest[name][:num_left, 0].tolist()):

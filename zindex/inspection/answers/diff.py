@@ -1,4 +1,4 @@
-"""What differs between two runs, or before and after the last edit of one."""
+"""Compare the samples of two runs, or of one run before and after its last edit."""
 
 import os
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from zindex.inspection.answers.screen import fit, fit_lines, fit_table
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
 from zindex.inspection.tables.formatting import format_share
 
-#: Positions up to which all are compared; a quarter as many are drawn of longer runs.
+#: Runs up to this length are compared in full; of longer runs a quarter as many are sampled.
 MAX_POSITIONS = 1 << 17
-# Positions that are compared at a time.
+# Positions compared per batch.
 _BLOCK = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetDifference:
-    """How many samples two runs draw of one dataset."""
+    """Number of samples that two runs draw from one dataset."""
 
-    #: Path in the first run that has it.
+    #: Path of the dataset, in the first run that contains it.
     dataset: str
     #: Samples in each run; estimates unless all positions were compared.
     num_first: int
@@ -33,21 +33,21 @@ class DatasetDifference:
 
 @dataclass(frozen=True, slots=True)
 class RunDifference:
-    """The differences of two orders."""
+    """Differences between the sample orders of two runs."""
 
     split: str
-    #: Names of the two.
+    #: Names of the two runs.
     names: tuple[str, str]
-    #: Samples of each.
+    #: Number of samples in each.
     num_samples: tuple[int, int]
-    #: Whether all positions were compared; otherwise shares and counts are estimates.
+    #: Whether all positions were compared; if not, shares and counts are estimates.
     is_exact: bool
-    #: First position with another sample, or at which one has ended; None without any.
+    #: First position at which the samples differ or one run has ended; None if there is none.
     first_difference: int | None
-    #: Share of the positions of both with another sample.
+    #: Share of the common positions at which the samples differ.
     share_changed: float
     datasets: tuple[DatasetDifference, ...]
-    #: The samples of both at the first difference, if both have one there.
+    #: Samples of both runs at the first difference, if both have one there.
     samples: tuple[TracedSample, ...]
 
     @property
@@ -61,7 +61,7 @@ class RunDifference:
         return asdict(self) | {"is_same": self.is_same, "samples": samples}
 
     def to_lines(self) -> list[str]:
-        """Return the differences as lines of a terminal."""
+        """Format the differences for a terminal, one line each."""
         first, second = self.names
         about = "" if self.is_exact else "about "
         lines = [fit(f"{self.split} of {first}: {self.num_samples[0]:,} samples")]
@@ -95,35 +95,35 @@ def diff(
     split: str = "train",
     max_positions: int = MAX_POSITIONS,
 ) -> RunDifference:
-    """Return how the samples of two runs differ, or those of one before and after its last edit.
+    """Compare the samples of two runs, or of one run before and after its last edit.
 
     Parameters
     ----------
     first, second
-        A ``RunConfig``, the mapping of one, the path of its YAML file, or an opened `RunOrder`.
-        None compares the first one without its last edit, and with it.
+        A ``RunConfig``, its mapping, the path of a YAML file, or an opened `RunOrder`. If
+        ``second`` is None, the first run is compared without and with its last edit.
     split
-        The split; that of opened runs stays.
+        The split to compare; ignored for opened runs.
     max_positions
-        Samples of a run up to which all positions are compared. Of longer runs a quarter as many
-        are drawn, spread evenly, unless their plans prove them to be the same.
+        Runs up to this length are compared in full. Of longer runs, a quarter as many positions
+        are sampled at even spacing, unless the plans prove that the runs are identical.
 
     Returns
     -------
     difference
-        Lengths, first difference, share of positions with another sample, and counts per dataset.
-        Samples are the same if they hold the same tokens of the same documents; datasets are if
+        Lengths, first difference, share of differing positions, and counts per dataset.
+        Samples are equal if they hold the same tokens of the same documents. Datasets are equal if
         their documents have the same lengths, whatever their paths.
 
     Raises
     ------
     ConfigError
-        If there is no second run, and the first one has no edit.
+        If ``second`` is None and the first run has no edit.
 
     Notes
     -----
-    Cost: at most ``max_positions`` samples of each; the first difference is searched between two
-    drawn positions. Nothing is written.
+    Cost: reads at most ``max_positions`` samples of each run; the first difference is found by
+    searching between two sampled positions. Nothing is written.
     """
     a = first if isinstance(first, RunOrder) else RunOrder(first, split)
     name = str(first) if isinstance(first, str | os.PathLike) else "the first run"
@@ -141,7 +141,7 @@ def diff(
 
 
 def _compare(a: RunOrder, b: RunOrder, names: tuple[str, str], max_positions: int) -> RunDifference:
-    """Return the differences of two opened orders."""
+    """Return the differences between two opened orders."""
     lengths = len(a), len(b)
     is_proven = _have_same_plans(a, b)
     common, is_exact = min(lengths), is_proven or max(lengths) <= max_positions
@@ -174,7 +174,7 @@ def _compare(a: RunOrder, b: RunOrder, names: tuple[str, str], max_positions: in
 
 
 def _have_same_plans(a: RunOrder, b: RunOrder) -> bool:
-    """Return whether two orders must be the same, by their plans and datasets."""
+    """Return whether the plans and datasets of two orders prove them identical."""
     if a.num_edits or b.num_edits:
         return False
     facts = [
@@ -188,7 +188,7 @@ def _have_same_plans(a: RunOrder, b: RunOrder) -> bool:
 
 
 def _draw(num_positions: int, num_drawn: int) -> Int64Array:
-    """Return all positions, or some that are spread evenly, at random in their strides."""
+    """Return all positions, or one random position per stride if there are too many."""
     if num_positions <= num_drawn:
         return np.arange(num_positions)
     edges = np.linspace(0, num_positions, num_drawn + 1).astype(np.int64)
@@ -199,7 +199,7 @@ def _draw(num_positions: int, num_drawn: int) -> Int64Array:
 def _find_first(
     is_same: Callable[[Int64Array], BoolArray], positions: Int64Array, same: BoolArray
 ) -> int | None:
-    """Return the first difference after the last position before that is known to be the same."""
+    """Return the first difference after the last position known to be equal."""
     changed = np.flatnonzero(~same)
     if not changed.size:
         return None
@@ -215,7 +215,7 @@ def _find_first(
 
 
 def _dataset_keys(order: RunOrder) -> list[tuple[str, int]]:
-    """Return the identity of each dataset: its lengths, and its place among equal ones."""
+    """Return a key for each dataset: its lengths, and its rank among equal datasets."""
     digests: dict[int, str] = {}
     for number, source in zip(order.dataset_of.tolist(), order.sources, strict=True):
         digests[number] = source.source.facts.digest
@@ -233,14 +233,14 @@ def _is_same(
     keys_a: list[tuple[str, int]],
     keys_b: list[tuple[str, int]],
 ) -> BoolArray:
-    """Return whether two orders have the same samples at positions."""
+    """Return, for each position, whether both orders have the same sample."""
     (sources_a, places_a), (sources_b, places_b) = (x.find_draws(positions) for x in (a, b))
     ids = {key: number for number, key in enumerate(dict.fromkeys([*keys_a, *keys_b]))}
     dataset_a = np.array([ids[key] for key in keys_a])[a.dataset_of[sources_a]]
     dataset_b = np.array([ids[key] for key in keys_b])[b.dataset_of[sources_b]]
     names_a, names_b = ([source.identity for source in order.sources] for order in (a, b))
     known = {name: row for row, name in enumerate(dict.fromkeys([*names_a, *names_b]))}
-    # A source without an identity of its own is compared by its parts.
+    # A source without a fingerprint is compared by its document spans.
     plan_a = np.array([-1 if name is None else known[name] for name in names_a])[sources_a]
     plan_b = np.array([-2 if name is None else known[name] for name in names_b])[sources_b]
     same: BoolArray = (dataset_a == dataset_b) & (plan_a == plan_b) & (places_a == places_b)
@@ -251,7 +251,7 @@ def _is_same(
 
 
 def _have_same_parts(a: Samples, b: Samples) -> BoolArray:
-    """Return whether the samples of two orders hold the same tokens of the same documents."""
+    """Return, for each position, whether the samples hold the same tokens of the same documents."""
     size = len(a.positions)
     counts_a, counts_b = (np.bincount(each.parts.owners, minlength=size) for each in (a, b))
     same: BoolArray = counts_a == counts_b
@@ -265,7 +265,7 @@ def _have_same_parts(a: Samples, b: Samples) -> BoolArray:
 def _count_datasets(
     orders: tuple[RunOrder, RunOrder], keys: dict[int, list[tuple[str, int]]], num_drawn: int
 ) -> tuple[DatasetDifference, ...]:
-    """Return the samples of each dataset in both orders."""
+    """Return the number of samples of each dataset in both orders."""
     paths: dict[tuple[str, int], str] = {}
     counts: list[dict[tuple[str, int], float]] = []
     for number, order in enumerate(orders):

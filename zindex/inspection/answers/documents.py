@@ -1,4 +1,4 @@
-"""Tokens and texts of documents, read by position."""
+"""Read the tokens and texts of documents by number."""
 
 import os
 from collections.abc import Iterable
@@ -17,26 +17,26 @@ from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
 
 
 class Decoder(Protocol):
-    """What turns tokens into text."""
+    """Decodes tokens to text."""
 
     def __call__(self, tokens: list[int]) -> str:
-        """Return the text of tokens."""
+        """Return the text of the tokens."""
 
 
 def resolve_tokenizer(tokenizer: Any, stores: Iterable[str]) -> Any:
-    """Return a tokenizer: the given one, of the file at the given path, or the one that is kept.
+    """Return a tokenizer: the given one, one loaded from a path, or the one saved with a store.
 
     Parameters
     ----------
     tokenizer
-        A tokenizer, the path of its file or folder, or True for the one that the stores keep.
+        A tokenizer, the path of its file or folder, or True for the one saved with the stores.
     stores
         Paths of corpora or other stores.
 
     Raises
     ------
     ConfigError
-        If it is to be a kept one, and no store keeps one.
+        If ``tokenizer`` is True and no store has a saved tokenizer.
     """
     if tokenizer is True:
         notes = {path: read_note(place_of(path)) if is_store(path) else None for path in stores}
@@ -47,17 +47,17 @@ def resolve_tokenizer(tokenizer: Any, stores: Iterable[str]) -> Any:
 
 
 def as_decoder(tokenizer: Any, stores: Iterable[str]) -> Decoder | None:
-    """Return the function that turns tokens into text; None without a tokenizer.
+    """Return a decode function; None without a tokenizer.
 
     Parameters
     ----------
     tokenizer, stores
-        As of `resolve_tokenizer`; None or False for no tokenizer.
+        See `resolve_tokenizer`; None or False for no tokenizer.
 
     Raises
     ------
     ConfigError
-        If the tokenizer has no such function.
+        If the tokenizer cannot decode.
     """
     if tokenizer is None or tokenizer is False:
         return None
@@ -73,7 +73,7 @@ def as_decoder(tokenizer: Any, stores: Iterable[str]) -> Decoder | None:
 
 
 def check_document(document: int, num_documents: int, path: str) -> None:
-    """Refuse the number of a document that a corpus does not have."""
+    """Raise ConfigError if a corpus has no document of this number."""
     if not 0 <= document < num_documents:
         raise ConfigError(
             f"a document must be in [0, {num_documents:,}), the documents of {path}, got "
@@ -82,10 +82,10 @@ def check_document(document: int, num_documents: int, path: str) -> None:
 
 
 class Documents:
-    """Documents of corpora by path, which are opened once.
+    """Read documents of corpora by path; each corpus is opened once.
 
-    A document is a sequence as Megatron stores it, which is what samples of GPT datasets consist
-    of.
+    A document is one sequence as Megatron stores it, the unit from which GPT samples are
+    built.
     """
 
     def __init__(self) -> None:
@@ -98,12 +98,12 @@ class Documents:
         return self._opened[path]
 
     def length(self, path: str, document: int) -> int:
-        """Return the tokens of a document.
+        """Return the length of a document, in tokens.
 
         Raises
         ------
         ConfigError
-            If there is no such document.
+            If the document does not exist.
         """
         corpus = self.open(path)
         check_document(document, corpus.num_sequences, path)

@@ -1,4 +1,4 @@
-"""Where a document or a text is in a run: positions, steps, epochs and ranks, seen and to come."""
+"""Find the positions, steps, epochs and ranks at which a run reads a document or a text."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,28 +19,28 @@ from zindex.inspection.tables.formatting import count_noun
 from zindex.plan.settings import check_whole
 from zindex.text.text_encoder import TextEncoder
 
-# Matches of a text whose positions are looked up.
+# Maximum number of text matches whose positions are looked up.
 _MAX_MATCHES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDocument:
-    """The samples of a run that hold tokens of one document."""
+    """Samples of a run that contain tokens of one document."""
 
     #: Path of the dataset.
     dataset: str
     document: int
-    #: Tokens that were looked for, half-open.
+    #: Requested tokens, half-open.
     start: int
     stop: int
-    #: Samples consumed so far; None if that is not known.
+    #: Number of samples consumed so far; None if unknown.
     consumed: int | None
-    #: By position; their parts are those within the tokens.
+    #: Sorted by position; each lists only its spans within the requested tokens.
     samples: tuple[TracedSample, ...]
 
     @property
     def seen(self) -> tuple[TracedSample, ...]:
-        """Samples at positions that are consumed; all are to come if that is not known."""
+        """Samples at consumed positions; empty if ``consumed`` is unknown."""
         return tuple(each for each in self.samples if each.position < (self.consumed or 0))
 
     @property
@@ -49,7 +49,7 @@ class FoundDocument:
         return tuple(each for each in self.samples if each.position >= (self.consumed or 0))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; each sample says whether it is consumed."""
+        """Return the fields as JSON values, with a flag for each sample that is consumed."""
         known = asdict(self) | {"num_samples": len(self.samples)}
         known["samples"] = [
             sample.to_json()
@@ -61,14 +61,14 @@ class FoundDocument:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Where some documents are in a run."""
+    """Result of `find`: documents and their positions in a run."""
 
     split: str
-    #: Documents that were asked for, or that hold a text.
+    #: The requested document, or the documents that contain the text.
     documents: tuple[FoundDocument, ...]
-    #: Matches of a text; more than there are documents if not all were looked up.
+    #: Number of text matches; exceeds the number of documents if only some were looked up.
     num_matches: int
-    #: Short names of datasets by path.
+    #: Short names of the datasets, by path.
     labels: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Finding:
         return {"split": self.split, "num_matches": self.num_matches, "documents": documents}
 
     def to_lines(self) -> list[str]:
-        """Return the documents as lines of a terminal, each with its samples."""
+        """Format the documents and their samples for a terminal."""
         lines: list[str] = []
         for found in self.documents:
             name = self.labels.get(found.dataset, found.dataset)
@@ -116,51 +116,51 @@ def find(
     split: str = "train",
     client: Any = None,
 ) -> Finding:
-    """Return every position of a run that holds a document, some of its tokens, or a text.
+    """Find every position of a run that contains a document, some of its tokens, or a text.
 
     Parameters
     ----------
     run
-        A ``RunConfig``, the mapping of one, the path of its YAML file, or an opened `RunOrder`,
-        which answers many questions. Edits of the run are applied.
+        A ``RunConfig``, its mapping, the path of a YAML file, or an opened `RunOrder`, which
+        can be reused for many calls. Edits of the run are applied.
     dataset
-        Path, short name or number of a dataset of the run; None searches a text in all of them.
+        Path, short name or number of a dataset of the run; None searches all of them for a text.
     document
-        Number of the document in the dataset; a sequence, as samples consist of these.
+        Number of the document in the dataset; each sequence of the corpus is a document.
     tokens
-        Tokens of the document, half-open; None for all.
+        Token range in the document, half-open; None for all tokens.
     text
-        A text to search instead of a document: its tokens, and those of it after a space, must
-        follow each other within a document. One pass over the tokens of the corpora.
+        Text to search for instead of a document. Matches its tokens, encoded with or without a
+        leading space, within one document. Scans the tokens of the corpora once.
     tokenizer
-        The tokenizer of the corpora, or the path of its file or folder, to encode a text; None
-        takes the one that the corpora keep.
+        Tokenizer of the corpora, or the path of its file or folder, to encode the text; None
+        uses the one saved with the corpora.
     consumed
-        Samples that the training has consumed: tells what was seen from what is to come.
+        Number of samples consumed by training, to separate past from future positions.
     num_ranks, global_batch_size, micro_batch_size
-        Batches of the training, for steps and ranks; see `zindex.trace`.
+        Batch sizes of the training run, for steps and ranks; see `zindex.trace`.
     split
-        The split; that of an opened run stays.
+        The split; ignored for an opened run.
     client
-        Where a text is searched, as of ``zindex.build``.
+        Where the text search runs; see ``zindex.build``.
 
     Returns
     -------
     finding
-        For each document its samples in the order of their positions, with epoch, step and rank.
+        The samples of each document, sorted by position, with epoch, step and rank.
 
     Raises
     ------
     ConfigError
-        If the run has no such dataset, or that no such document or tokens.
+        If the dataset, the document or the tokens do not exist.
     StoreNotFoundError
         If a large index is not built.
 
     Notes
     -----
-    Law: a position is found if and only if `zindex.trace` shows the tokens there. Cost: a keyed
-    order is inverted, a greedy blend is searched by interpolation; the shuffles of Megatron's order
-    and uniform ones are read as a whole, a few bytes for each sample. Nothing is written.
+    Law: `find` returns a position if and only if `zindex.trace` shows the tokens there. Cost:
+    keyed orders are inverted; greedy blends use interpolation search; uniform blends and the
+    shuffles of Megatron's order are read in full, a few bytes per sample. Nothing is written.
     """
     steps = make_steps(global_batch_size, num_ranks, micro_batch_size)
     if consumed is not None:
@@ -186,7 +186,7 @@ def find(
 def _check_tokens(
     order: RunOrder, dataset: int, document: int, tokens: tuple[int, int] | None
 ) -> tuple[int, int]:
-    """Return the tokens of a document that are looked for."""
+    """Validate a token range, and return it."""
     path, length = order.paths[dataset], order.count_tokens(dataset, document)
     start, stop = (0, length) if tokens is None else tokens
     if not 0 <= start < stop <= length:
@@ -206,7 +206,7 @@ def _find_one(
     start: int,
     stop: int,
 ) -> FoundDocument:
-    """Return the samples with some tokens of a document."""
+    """Return the samples that contain tokens of a document in the given range."""
     samples = describe_samples(order, order.find(dataset, document, start, stop), steps)
     return FoundDocument(order.paths[dataset], document, start, stop, consumed, samples)
 
@@ -214,7 +214,7 @@ def _find_one(
 def _search(
     order: RunOrder, dataset: str | int | None, text: str, tokenizer: Any, client: Any
 ) -> list[tuple[int, int, int, int]]:
-    """Return dataset, document and tokens of each match of a text."""
+    """Return the dataset, document and tokens of each text match."""
     every = range(len(order.paths))
     numbers = list(every) if dataset is None else [order.find_dataset(dataset)]
     if tokenizer is None or tokenizer is True:
@@ -227,7 +227,7 @@ def _search(
             for sequence in wanted:
                 for match in run_builds(search_corpus(corpus, sequence, executor)):
                     found.add((number, match.document, match.start, match.stop))
-    # A match with the space before holds the one without it.
+    # Matches with a leading space include a match without it.
     kept: list[tuple[int, int, int, int]] = []
     for place in sorted(found):
         if not kept or kept[-1][:2] != place[:2] or kept[-1][3] < place[3]:
@@ -236,7 +236,7 @@ def _search(
 
 
 def _encode(encoder: TextEncoder, text: str) -> Sequence[Int64Array]:
-    """Return the tokens of a text, and of it after a space, as it is within a sentence."""
+    """Encode a text with and without a leading space, as at the start and inside of a sentence."""
     encoded = encoder.encode([text, f" {text}"], special_tokens=False)
     distinct = {tuple(tokens.tolist()) for tokens in encoded if len(tokens)}
     if not distinct:

@@ -1,4 +1,4 @@
-"""What is at a path: a store, a run, a corpus or a file of samples, its sizes and its health."""
+"""Describe a path: store, run, corpus or sample file, with its sizes and health."""
 
 import os
 from collections import Counter
@@ -30,23 +30,23 @@ Kind = tuple[str, Callable[[str], Found]]
 
 @dataclass(frozen=True, slots=True)
 class PathInfo:
-    """What is at one path."""
+    """Description of one path."""
 
     path: str
     #: ``corpus``, ``index``, ``blend``, ``packed index``, ``records``, ``pair``, ``run``, ...
     kind: str
     #: ``whole``, or what is missing or damaged.
     health: str
-    #: Bytes of its files; None where that is not known without reading them.
+    #: Total size in bytes; None if it cannot be known without reading the files.
     nbytes: int | None
-    #: Time of the last change, ISO 8601 in UTC; None in object stores.
+    #: Last modification, ISO 8601 in UTC; None in object stores.
     modified: str | None
     #: Sizes, tokenizer, source and settings, by name.
     facts: dict[str, Any]
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing, as far as sizes show."""
+        """Whether file sizes show nothing missing."""
         return self.health == WHOLE
 
     def to_json(self) -> dict[str, Any]:
@@ -54,14 +54,14 @@ class PathInfo:
         return asdict(self) | {"is_whole": self.is_whole}
 
     def to_lines(self) -> list[str]:
-        """Return the fields as lines of a terminal."""
+        """Format the fields for a terminal."""
         size = None if self.nbytes is None else format_nbytes(self.nbytes)
         known = {"size": size, "modified": self.modified, "health": self.health}
         return [fit(f"{self.path}: {self.kind}"), *fact_lines(self.facts | known)]
 
 
 def info(path: str | os.PathLike[str]) -> PathInfo:
-    """Return what is at a path: its kind, sizes, lengths, tokenizer, source, age and health.
+    """Describe a path: its kind, sizes, lengths, tokenizer, source, age and health.
 
     Parameters
     ----------
@@ -72,18 +72,18 @@ def info(path: str | os.PathLike[str]) -> PathInfo:
     Returns
     -------
     info
-        ``kind``, ``health``, ``nbytes``, ``modified`` and the facts of the kind, such as
-        ``num_tokens``. What cannot be opened is reported as damaged, not raised.
+        ``kind``, ``health``, ``nbytes``, ``modified`` and further facts, such as ``num_tokens``.
+        A path that cannot be opened is reported as damaged; no error is raised.
 
     Raises
     ------
     StoreNotFoundError
-        If nothing is at the path.
+        If the path does not exist.
 
     Notes
     -----
-    Cost: metadata, the lengths of up to four million documents, and for samples in files one pass
-    over at most 1 GiB. Nothing is written. Health compares sizes with the manifest of the commit;
+    Cost: reads metadata and the lengths of up to four million documents; scans at most 1 GiB of
+    a sample file. Nothing is written. Health compares file sizes with the manifest;
     ``zindex verify`` reads every byte.
 
     Examples
@@ -118,18 +118,18 @@ def info(path: str | os.PathLike[str]) -> PathInfo:
 
 
 def ls(folder: str | os.PathLike[str]) -> list[PathInfo]:
-    """Return what is directly in a folder, by name: `info` of each entry.
+    """Describe each entry of a folder, sorted by name; see `info`.
 
     Parameters
     ----------
     folder
-        Path or URL. The two files of a pair are one entry; entries that begin with a dot or are of
-        no kind that zindex reads are left out.
+        Path or URL. The two files of a pair are one entry. Hidden entries and files of unknown
+        kinds are skipped.
 
     Raises
     ------
     StoreNotFoundError
-        If there is no such folder.
+        If the folder does not exist.
     """
     place = place_of(folder)
     names = files.list_names(place)
@@ -142,7 +142,7 @@ def ls(folder: str | os.PathLike[str]) -> list[PathInfo]:
 
 
 def ls_lines(found: list[PathInfo]) -> list[str]:
-    """Return the entries of a folder as a table."""
+    """Format the entries of a folder as a table."""
     rows = [
         {
             "name": os.path.basename(item.path),
@@ -158,12 +158,12 @@ def ls_lines(found: list[PathInfo]) -> list[str]:
 
 
 def info_lines(found: list[PathInfo]) -> list[str]:
-    """Return several answers as lines, with a blank line between them."""
+    """Format several descriptions, separated by blank lines."""
     return [line for item in found for line in ("", *item.to_lines())][1:]
 
 
 def _list_entries(names: set[str]) -> list[str]:
-    """Return the names of a folder in order, those of a pair once and without suffix."""
+    """Return the sorted names of a folder; a pair appears once, without suffix."""
     pairs = {name[:-4] for name in names if name.endswith(".idx")}
     halves = {f"{name}{suffix}" for name in pairs for suffix in (".bin", ".idx")}
     return sorted(name for name in (names - halves) | pairs if not name.startswith("."))
@@ -178,13 +178,13 @@ def _summarise(facts: Mapping[str, Any]) -> str:
 
 
 def _read_time(path: str) -> str | None:
-    """Return when a local file was changed last."""
+    """Return the modification time of a local file."""
     changed = files.modified_at(path)
     return datetime.fromtimestamp(int(changed) // 10**9, UTC).isoformat() if changed else None
 
 
 def _find_kind(path: str) -> Kind | None:
-    """Return the kind of a path that zindex reads, and the function that describes it."""
+    """Return the kind of a path and the function that describes it; None if it is unknown."""
     if not is_url(path):
         if path.endswith(_YAML) and os.path.isfile(path):
             return "run", _describe_run
@@ -206,7 +206,7 @@ def _prefix(path: str) -> str:
 
 
 def _describe_run(path: str) -> Found:
-    """Return the settings of a run file, and how much of the run is built."""
+    """Describe a run file: its settings, and how much of the run is built."""
     config = load_config(path)
     names = ("order", "seed", "sequence_length", "split", "index")
     facts: dict[str, Any] = {name: getattr(config, name) for name in names}
@@ -227,7 +227,7 @@ def _describe_run(path: str) -> Found:
 
 
 def _describe_folder(path: str) -> Found:
-    """Return the kinds of the entries of a folder, without opening them."""
+    """Count the entries of a folder by kind, without opening them."""
     counts = Counter[str]()
     for name in _list_entries(files.list_names(place_of(path))):
         found = _find_kind(os.path.join(path, name))

@@ -1,4 +1,4 @@
-"""The sources of a run's samples: from positions to parts of documents, and back."""
+"""Sources of a run's samples: map positions to spans of documents, and back."""
 
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
@@ -26,9 +26,9 @@ from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.store.rows import RowReader, Spans, read_many
 
-# Rows of a stored array that are searched at a time.
+# Rows of a stored array that are searched per read.
 _BLOCK = 1 << 20
-# Runs of consecutive values up to which comparing a block with each is faster than a search.
+# Maximum number of value runs for which comparing a block with each is faster than a search.
 _MAX_RUNS = 8
 _NUM_THREADS = 4
 
@@ -37,13 +37,13 @@ Rows = RowReader | AnyArray
 
 
 class SampleParts(NamedTuple):
-    """The parts of documents that samples consist of, in order."""
+    """Spans of documents that make up samples, in order."""
 
-    #: Shape (parts,): the sample of each part, by its place in the request.
+    #: Shape (parts,): position of the owning sample in the request.
     owners: Int64Array
-    #: Shape (parts,): number of the document.
+    #: Shape (parts,): document number.
     documents: Int64Array
-    #: Shape (parts,) each: tokens of the document, half-open.
+    #: Shape (parts,) each: token range in the document, half-open.
     starts: Int64Array
     stops: Int64Array
 
@@ -53,26 +53,26 @@ class OrderSource(Protocol):
 
     #: Path of the dataset.
     path: str
-    #: Tokens per sample, without the extra one.
+    #: Tokens per sample, excluding the extra label token.
     sequence_length: int
-    #: Lengths of the dataset; equal facts mean equal documents.
+    #: Lengths of the dataset; equal values mean equal documents.
     source: Any
-    #: Fingerprint of what decides its samples; None where that is more than a plan.
+    #: Fingerprint that determines the samples; None if the plan alone does not determine them.
     identity: str | None
 
     def samples_at(self, positions: Int64Array) -> Int64Array:
-        """Return the samples at positions of the source, by their numbers before the shuffle."""
+        """Return the sample number, before shuffling, at each position of the source."""
 
     def parts_of(self, samples: Int64Array) -> SampleParts:
-        """Return the parts of samples, with tokens that are labels only."""
+        """Return the document spans of samples, including tokens that are only labels."""
 
     def epochs_of(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of the first token of each sample."""
 
     def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return positions of the source that may hold some of a document's tokens, half-open.
+        """Return the positions whose samples may contain the given tokens of a document.
 
-        All positions that do are among them.
+        The range is half-open. The result is a superset of the matching positions.
         """
 
 
@@ -83,7 +83,7 @@ def take(array: Rows, rows: Int64Array) -> Int64Array:
 
 
 def search(array: Rows, values: Int64Array) -> Int64Array:
-    """Return the rows of an array that have one of some values, ascending; these ascend, too."""
+    """Return the rows whose value is in ``values``, ascending; ``values`` must be ascending."""
     runs = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1) if len(values) else []
     ends = [(int(run[0]), int(run[-1])) for run in runs]
 
@@ -93,7 +93,7 @@ def search(array: Rows, values: Int64Array) -> Int64Array:
             is_found = np.isin(block, values)
         else:
             is_found = np.zeros(len(block), np.bool_)
-            # Of plain numbers, for which numpy converts no block.
+            # Plain integers, so that numpy does not convert the block.
             for low, high in ends:
                 is_found |= block == low if low == high else (block >= low) & (block <= high)
         return start + np.flatnonzero(is_found)
@@ -112,7 +112,7 @@ def read_lengths(source: LengthSource, documents: Int64Array) -> Int64Array:
 
 
 def _refuse(path: str, spans: Any, span: int) -> VerificationError:
-    """Return the error of a span whose parts its documents do not have."""
+    """Return the error for a span that does not match the lengths of its documents."""
     return VerificationError(
         f"tokens [{spans[0][span]}, {spans[1][span]}) of the stream of {path} must be made of "
         "parts of its documents, its index gives others; restore the data if they changed, or "
@@ -121,14 +121,14 @@ def _refuse(path: str, spans: Any, span: int) -> VerificationError:
 
 
 class StreamSource:
-    """Samples cut out of a stream of shuffled documents; see `OrderSource`.
+    """Samples cut from a stream of shuffled documents; see `OrderSource`.
 
     Parameters
     ----------
     path, plan, source
-        The dataset, the plan of its index, and its lengths.
+        The dataset, the plan of its index, and its document lengths.
     arrays
-        The index.
+        Arrays of the index.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class StreamSource:
         self._keyed: tuple[KeyedEpochs, KeyedEpochs] | None = None
         if plan.order == "scalable":
             self._keyed = keyed_documents(plan), keyed_samples(plan)
-            if plan.stored == "minimal":  # rows of one request are computed together
+            if plan.stored == "minimal":  # compute the rows of one request together
                 documents, shuffle = self._keyed
                 self.arrays = IndexArrays(documents, arrays.sample_index, shuffle)
 
@@ -154,18 +154,18 @@ class StreamSource:
         return self.epochs_of_tokens(samples * self.sequence_length)
 
     def epochs_of_tokens(self, tokens: Int64Array) -> Int64Array:
-        """Return the epoch of tokens of the stream."""
+        """Return the epoch of each token of the stream."""
         return tokens // self.plan.epochs.tokens_per_epoch
 
     def parts_of(self, samples: Int64Array) -> SampleParts:
-        """Return the parts of samples."""
+        """Return the document spans of samples."""
         starts = samples * self.sequence_length
         # The last sample of an index may be short.
         stops = np.minimum(starts + self.sequence_length + self.extra, self._num_tokens)
         return self.parts_of_tokens(starts, stops)
 
     def parts_of_tokens(self, starts: Int64Array, stops: Int64Array) -> SampleParts:
-        """Return the parts of spans of the stream, none empty."""
+        """Return the document spans of non-empty token ranges of the stream."""
         found = find_stream_parts(
             self.arrays,
             partial(read_lengths, self.source),
@@ -179,7 +179,7 @@ class StreamSource:
         return SampleParts(found.spans, found.documents, found.begins, stops)
 
     def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return positions that may hold some of a document's tokens."""
+        """Return the positions whose samples may contain the given tokens of a document."""
         starts, stops = self.find_tokens(document, start, stop)
         firsts = starts // self.sequence_length
         lasts = np.minimum((stops - 1) // self.sequence_length + 1, self.plan.num_samples)
@@ -192,17 +192,17 @@ class StreamSource:
         return search(self.arrays.shuffle_index, samples)
 
     def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
-        """Return the spans of the stream with some of a document's tokens, one for each epoch.
+        """Return the stream ranges that hold the given tokens of a document, one per epoch.
 
-        A span begins with the token before if there is an extra token: the sample of that one holds
-        the first of these as its last label.
+        With an extra token, each range starts one token earlier: the sample of that token holds
+        the first requested token as its last label.
         """
         rows = self._find_rows(document)
         firsts = np.array([self._find_first_token(row) for row in rows.tolist()], np.int64)
         return np.maximum(firsts + start - self.extra, 0), firsts + stop
 
     def _find_rows(self, document: int) -> Int64Array:
-        """Return the rows of the document index with a document."""
+        """Return the rows of the document index that refer to a document."""
         if not self.plan.start <= document < self.plan.stop:
             return np.empty(0, np.int64)
         numbers = np.array([document], np.int64)
@@ -211,10 +211,10 @@ class StreamSource:
         return search(self.arrays.document_index, numbers)
 
     def _find_first_token(self, row: int) -> int:
-        """Return the place in the stream of the first token of a row of the document index."""
+        """Return the stream offset of the first token of a row of the document index."""
         boundaries = self.arrays.sample_index
         low, high = 0, len(boundaries) - 1
-        while low < high:  # the first boundary in this row or later, or the last one
+        while low < high:  # find the first boundary in this row or later, else the last one
             middle = (low + high) // 2
             if int(boundaries[middle][0]) < row:
                 low = middle + 1
@@ -229,21 +229,21 @@ class StreamSource:
 
     @cached_property
     def _num_tokens(self) -> int:
-        """Tokens of the stream."""
+        """Number of tokens in the stream."""
         return self.plan.epochs.num_epochs * self.plan.epochs.tokens_per_epoch
 
 
 class CutSource:
-    """The unconsumed samples of a source, cut into samples of a new length; see `OrderSource`.
+    """Unconsumed samples of a source, re-cut to a new length; see `OrderSource`.
 
     Parameters
     ----------
     source, number
-        The source, and its number in the run.
+        The source, and its index in the run.
     parent
-        The previous source.
+        The source before the edit.
     consumed
-        The consumed samples of each source, by their order in its token stream.
+        Consumed samples of each source, sorted by their order in its token stream.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class CutSource:
 
     @property
     def base(self) -> StreamSource:
-        """The source with an index."""
+        """The original source, which has an index."""
         return self.parent.base if isinstance(self.parent, CutSource) else self.parent
 
     def samples_at(self, positions: Int64Array) -> Int64Array:
@@ -271,7 +271,7 @@ class CutSource:
         return shuffle_cut(self.cut, self.number, self.base.plan.split, positions)
 
     def parts_of(self, samples: Int64Array) -> SampleParts:
-        """Return the parts of samples, with the label of the last token of each span."""
+        """Return the document spans of samples, including the label of each span's last token."""
         spans, base = self._spans_of(samples), self.base
         found = base.parts_of_tokens(spans.starts, spans.stops + base.extra)
         return found._replace(owners=spans.owners[found.owners])
@@ -283,7 +283,7 @@ class CutSource:
         return self.base.epochs_of_tokens(spans.starts[is_first])
 
     def _spans_of(self, samples: Int64Array) -> TokenSpans:
-        """Return the spans of the stream of the base that samples consist of."""
+        """Return the spans of the base stream that make up each sample."""
         length = self.sequence_length
         return self._find_spans(samples * length, (samples + 1) * length)
 
@@ -296,7 +296,7 @@ class CutSource:
         return spans
 
     def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return positions that may hold some of a document's tokens."""
+        """Return the positions whose samples may contain the given tokens of a document."""
         starts, stops = self.find_tokens(document, start, stop)
         length = self.sequence_length
         spans = zip((starts // length).tolist(), ((stops - 1) // length + 1).tolist(), strict=True)
@@ -306,7 +306,7 @@ class CutSource:
         return self._find_positions(samples[samples < self.cut.num_samples])
 
     def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
-        """Return the spans of this source's tokens with some of a document's, as its base does."""
+        """Return the ranges of this source that hold the given tokens of a document."""
         starts, stops = self.parent.find_tokens(document, start, stop)
         length = self.parent.sequence_length
         found = []
@@ -320,7 +320,7 @@ class CutSource:
         return both[0], both[1]
 
     def _find_positions(self, samples: Int64Array) -> Int64Array:
-        """Return the positions of samples: the inverse of `samples_at`."""
+        """Return the positions of samples; inverse of `samples_at`."""
         found, start = [np.empty(0, np.int64)], 0
         source, split = self.cut, self.base.plan.split
         for window, stop in enumerate(source.windows):
@@ -337,9 +337,9 @@ class PackedSource:
     Parameters
     ----------
     path, source
-        The dataset, and its lengths.
+        The dataset, and its document lengths.
     arrays
-        The index.
+        Arrays of the index.
     """
 
     def __init__(self, path: str, source: LengthSource, arrays: PackedArrays) -> None:
@@ -360,7 +360,7 @@ class PackedSource:
         return self.arrays.epochs_of(samples)
 
     def parts_of(self, samples: Int64Array) -> SampleParts:
-        """Return the parts of samples."""
+        """Return the document spans of samples."""
         bounds = take(self.arrays.sample_offset, np.stack([samples, samples + 1], 1).reshape(-1))
         starts, stops = bounds[::2], bounds[1::2]
         [rows] = read_many([Spans(self.arrays.part_index, starts, stops)])
@@ -370,7 +370,7 @@ class PackedSource:
         return SampleParts(owners, documents, begins, begins + lengths)
 
     def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return positions that may hold some of a document's tokens."""
+        """Return the positions whose samples may contain the given tokens of a document."""
         plan, found = self.plan, [np.empty(0, np.int64)]
         if plan.start <= document < plan.stop:
             offset = np.array([document - plan.start], np.int64)
@@ -381,7 +381,7 @@ class PackedSource:
         return self.arrays.keyed_shuffle.find_rows(np.unique(np.concatenate(found)))
 
     def _find_in_partition(self, document: int, epoch: int, place: int) -> Int64Array:
-        """Return the samples with parts of the document at a place of an epoch's order."""
+        """Return the samples that contain the document at a given place in an epoch's order."""
         plan, arrays = self.plan, self.arrays
         number = place * plan.partitions_per_epoch // plan.num_documents
         partition = epoch * plan.partitions_per_epoch + number

@@ -1,6 +1,6 @@
-"""The order of one split of a run: from positions to samples and back, without torch.
+"""Sample order of one split of a run: map positions to samples and back, without torch.
 
-Indices are read where they are built; small ones are computed in memory. Nothing is written.
+Built indices are read from their stores; small ones are computed in memory. Nothing is written.
 """
 
 import os
@@ -42,47 +42,47 @@ from zindex.plan.split import SPLIT_NAMES
 from zindex.store.chunk_reader import Verify
 from zindex.store.open import Store
 
-#: Rows up to which an index that is not built is computed in memory.
+#: Maximum rows of an index that is computed in memory if it is not built.
 MAX_COMPUTED_ROWS = 1 << 22
 
-# Positions of a greedy blend that are read at first, besides those of a few draws.
+# Minimum number of positions in the first read of a greedy blend search.
 _MIN_WIDTH = 64
 
 RunLike = RunConfig | Mapping[str, Any] | str | os.PathLike[str]
 
 
 class Samples(NamedTuple):
-    """The samples at some positions of a run."""
+    """Samples at some positions of a run."""
 
     #: Shape (positions,): the positions.
     positions: Int64Array
-    #: Shape (positions,): number of the source of each in `RunOrder.sources`.
+    #: Shape (positions,): index of each sample's source in `RunOrder.sources`.
     sources: Int64Array
-    #: Shape (positions,): number of the dataset of each in `RunOrder.paths`.
+    #: Shape (positions,): index of each sample's dataset in `RunOrder.paths`.
     datasets: Int64Array
-    #: Shape (positions,): number of the sample in its source, before the shuffle.
+    #: Shape (positions,): sample number in the source, before shuffling.
     samples: Int64Array
-    #: Shape (positions,): epoch of the dataset in which the sample begins.
+    #: Shape (positions,): epoch of the dataset at the start of the sample.
     epochs: Int64Array
-    #: The parts of documents; owners are places in these arrays.
+    #: Document spans of the samples; owners are indices into the arrays above.
     parts: SampleParts
 
 
 class RunOrder:
-    """Every position of one split of a run, with its edits.
+    """Sample order of one split of a run, with its edits applied.
 
     Parameters
     ----------
     config
-        A ``RunConfig``, the mapping of one, or the path of its YAML file.
+        A ``RunConfig``, its mapping, or the path of a YAML file.
     split
         ``"train"``, ``"valid"`` or ``"test"``.
     num_edits
-        Apply only so many edits of the run, the first ones; None applies all.
+        Number of edits to apply, starting with the first; None applies all of them.
     verify
-        When a chunk of an index is checked, as of ``zindex.open_store``. By default never: an
-        answer needs a few rows of many chunks, whose checks would take most of its time. Samples
-        that their documents cannot make up are refused in any case.
+        When to verify the chunks of an index; see ``zindex.open_store``. Off by default, because
+        verifying a whole chunk to read a few of its rows would dominate the cost. Samples that do
+        not match the lengths of their documents raise an error in any case.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class RunOrder:
             raise ConfigError(f"split must be one of {', '.join(SPLIT_NAMES)}, got {split!r}")
         self.config = config = as_config(config)
         self.split, self.verify = split, verify
-        #: The texts of the datasets, opened at their first use.
+        #: Corpora of the datasets, opened on first use.
         self.documents = Documents()
         plan = plan_run(config)
         members = {item.dataset: item for item in plan.members if item.plan.split == split}
@@ -132,7 +132,7 @@ class RunOrder:
             self.dataset_of = np.arange(len(self.paths))
 
     def _open_edits(self, journal: RunJournal) -> None:
-        """Take the sources and blends of a run that was edited."""
+        """Load the sources and blends of an edited run."""
         if not journal.entries:
             return
         self._state = state = journal.state
@@ -162,7 +162,7 @@ class RunOrder:
         return StreamSource(item.dataset, plan, item.source, arrays)
 
     def _find_store(self, plan: BuildPlan, name: str) -> Store | None:
-        """Return the built store of a plan, or None if it is computed: a small or keyed one."""
+        """Return the built store of a plan, or None if the index is computed (small or keyed)."""
         store = find_index(plan.store_plan(self.config.index))
         is_small = plan.num_build_rows <= MAX_COMPUTED_ROWS and not isinstance(plan, PackingPlan)
         is_computed = isinstance(plan, BlendPlan) and plan.stored == "minimal"
@@ -187,7 +187,7 @@ class RunOrder:
 
     @cached_property
     def _segments(self) -> tuple[Segment, ...]:
-        """Spans of the run, each a span of one blend, or of its only dataset."""
+        """Segments of the run, each drawn from one blend or from the only dataset."""
         if self._state is not None:
             return self._state.segments
         if self.plans:
@@ -198,11 +198,11 @@ class RunOrder:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Short names of the datasets by path."""
+        """Short names of the datasets, by path."""
         return label_paths(self.paths)
 
     def find_dataset(self, name: str | int) -> int:
-        """Return the number of a dataset from its path, its short name or its number.
+        """Return the number of a dataset, given its path, short name or number.
 
         Raises
         ------
@@ -218,12 +218,12 @@ class RunOrder:
         raise ConfigError(f"a dataset must be one of the run, got {name!r}; it has {names}")
 
     def count_tokens(self, dataset: int, document: int) -> int:
-        """Return the tokens of a document of a dataset.
+        """Return the length of a document, in tokens.
 
         Raises
         ------
         ConfigError
-            If there is no such document.
+            If the document does not exist.
         """
         number = int(np.flatnonzero(self.dataset_of == dataset)[0])
         lengths = self.sources[number].source
@@ -231,7 +231,7 @@ class RunOrder:
         return int(read_lengths(lengths, np.array([document]))[0])
 
     def check(self, start: int, stop: int) -> None:
-        """Refuse positions outside the run."""
+        """Raise PlanError if positions are outside the run."""
         if not 0 <= start < stop <= len(self):
             raise PlanError(
                 f"positions must lie in [0, {len(self):,}), the samples of {self.split}, got "
@@ -239,7 +239,7 @@ class RunOrder:
             )
 
     def find_draws(self, positions: Int64Array) -> Draws:
-        """Return the sources of positions, and the places in these; shape (positions,) each."""
+        """Return sources and places in them, by position; shape (positions,) each."""
         if self._state is not None:
             return find_draws(self._state, self._pools, self._read_blend, positions)
         if not self.plans:
@@ -247,14 +247,14 @@ class RunOrder:
         return Draws(*self._read_blend(0, positions))
 
     def _read_blend(self, number: int, positions: Int64Array) -> list[Int64Array]:
-        """Return datasets and sample numbers of a blend at its own positions."""
+        """Return datasets and sample numbers at positions of a blend."""
         plan, arrays = self.plans[number], self._open_blend(number)
         if plan.order == "scalable" and plan.shuffle == "keyed" and plan.stored == "minimal":
             return _compute_draws(plan, positions)
         return [take(arrays.dataset_index, positions), take(arrays.dataset_sample_index, positions)]
 
     def read(self, positions: Int64Array) -> Samples:
-        """Return the samples at positions with the parts of documents that they consist of.
+        """Return the samples at positions, with the document spans that they consist of.
 
         Parameters
         ----------
@@ -264,7 +264,7 @@ class RunOrder:
         Raises
         ------
         VerificationError
-            If an index refers to what its dataset does not have.
+            If an index does not match its dataset.
         """
         try:
             return self._read(positions)
@@ -275,7 +275,7 @@ class RunOrder:
             ) from error
 
     def _read(self, positions: Int64Array) -> Samples:
-        """Return the samples at positions; IndexError if an index is damaged."""
+        """Return the samples at positions; raise IndexError if an index is damaged."""
         sources, places = self.find_draws(positions)
         samples, epochs = np.empty_like(positions), np.empty_like(positions)
         parts = []
@@ -293,19 +293,19 @@ class RunOrder:
         return Samples(positions, sources, datasets, samples, epochs, sorted_parts)
 
     def find(self, dataset: int, document: int, start: int, stop: int) -> Samples:
-        """Return the samples that hold some of a document's tokens, by position.
+        """Return the samples that contain the given tokens of a document, sorted by position.
 
         Parameters
         ----------
         dataset, document
-            Numbers of the dataset in `paths`, and of the document in it.
+            Index of the dataset in `paths`, and number of the document in it.
         start, stop
-            Tokens of the document, half-open, not empty.
+            Token range in the document, half-open, not empty.
 
         Returns
         -------
         samples
-            Their parts are those within the tokens only.
+            Samples that list only their spans within the given tokens.
         """
         found = [np.empty(0, np.int64)]
         for number, source in enumerate(self.sources):
@@ -325,7 +325,7 @@ class RunOrder:
         return Samples._make((*(column[rows] for column in samples[:5]), inside))
 
     def _find_positions(self, source: int, places: Int64Array) -> Int64Array:
-        """Return the positions of the run at places of a source: the inverse of `find_draws`."""
+        """Return the run positions of places in a source; inverse of `find_draws`."""
         if not self.plans:
             return places
         found = [np.empty(0, np.int64)]
@@ -344,7 +344,7 @@ class RunOrder:
 
 
 def _compute_draws(plan: BlendPlan, positions: Int64Array) -> list[Int64Array]:
-    """Return datasets and samples of scattered positions of a keyed blend, computed together."""
+    """Return datasets and samples at scattered positions of a keyed blend, computed together."""
     from zindex.indexing.blend_arrays import locate_samples
     from zindex.kernels.bijection import permute
 
@@ -356,16 +356,16 @@ def _compute_draws(plan: BlendPlan, positions: Int64Array) -> list[Int64Array]:
 def invert_blend(
     plan: BlendPlan, arrays: BlendArrays, dataset: int, numbers: Int64Array
 ) -> Int64Array:
-    """Return the positions of a blend at which samples of one dataset are drawn.
+    """Return the positions at which a blend draws given samples of one dataset.
 
     Parameters
     ----------
     plan, arrays
-        The blend.
+        The blend plan and its arrays.
     dataset
-        Number of the dataset in the blend.
+        Index of the dataset in the blend.
     numbers
-        Shape (numbers,), int64, ascending: samples of the dataset; the blend need not draw all.
+        Shape (numbers,), int64, ascending: sample numbers; those not drawn are skipped.
 
     Returns
     -------
@@ -374,8 +374,8 @@ def invert_blend(
 
     Notes
     -----
-    Cost: a keyed blend is inverted; a greedy one, which draws each dataset in order, is searched
-    around the position that the weight of the dataset suggests; a uniform one is read as a whole.
+    Cost: a keyed blend is inverted. A greedy blend draws each dataset in order, so it is searched
+    near the position that the dataset's weight predicts. A uniform blend is read in full.
     """
     counts = np.asarray(arrays.dataset_count)
     numbers = numbers[numbers < int(counts[dataset])]
@@ -393,15 +393,15 @@ def invert_blend(
 
 
 def _find_greedy(arrays: BlendArrays, dataset: int, number: int, count: int) -> int:
-    """Return the position of one draw of a greedy blend, by interpolation."""
+    """Return the position of one draw of a greedy blend, by interpolation search."""
     low, high = 0, len(arrays.dataset_index)
-    distance = high / count  # positions from one draw of the dataset to the next, on average
+    distance = high / count  # mean distance between draws of the dataset
     guess, width = int((number + 0.5) * distance), int(4 * distance) + _MIN_WIDTH
     while low < high:
         start = min(max(guess - width // 2, low), high - 1)
         stop = min(start + width, high)
         rows = np.flatnonzero(arrays.dataset_index[start:stop] == dataset)
-        if not rows.size:  # the dataset is rare here
+        if not rows.size:  # no draw of the dataset in this range
             if start == low:
                 low = stop
             elif stop == high:

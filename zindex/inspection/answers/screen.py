@@ -1,19 +1,19 @@
-"""Lines of answers that fit a terminal of 80 columns."""
+"""Format output for a terminal of 80 columns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zindex.inspection.tables.formatting import align_columns
 
-#: Columns of a screen.
+#: Columns of the terminal.
 WIDTH = 80
 _NAMES = ("seed", "format_version")
-# Values of a list that a screen shows; JSON has all.
+# Maximum number of list values in terminal output; JSON output has all of them.
 _MAX_ITEMS = 8
 
 
 def fit(text: str, width: int = WIDTH) -> str:
-    """Return a text in at most so many columns, without its middle if it is longer.
+    """Shorten a text to ``width`` columns by eliding its middle.
 
     Examples
     --------
@@ -27,12 +27,12 @@ def fit(text: str, width: int = WIDTH) -> str:
 
 
 def fit_lines(lines: Sequence[str]) -> list[str]:
-    """Return lines, each in at most `WIDTH` columns."""
+    """Shorten each line to at most `WIDTH` columns."""
     return [fit(line) for line in lines]
 
 
 def fact_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Return facts as aligned lines: a name and a value each; lists have a line for each item.
+    """Format facts as aligned lines of name and value, with one line per list item.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def fact_lines(facts: Mapping[str, Any]) -> list[str]:
         if value is None or value == [] or value == {}:
             continue
         values = value if isinstance(value, list) else [value]
-        # Numbers that name something are no amounts.
+        # Identifiers, such as seeds, get no thousands separators.
         texts = [str(item) if name in _NAMES else _show(item) for item in values[:_MAX_ITEMS]]
         if len(values) > _MAX_ITEMS:
             texts.append(f"and {len(values) - _MAX_ITEMS:,} more; --json lists all")
@@ -55,7 +55,7 @@ def fact_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _show(value: Any) -> str:
-    """Return a value as people read it."""
+    """Format a value for display."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -70,16 +70,16 @@ def _show(value: Any) -> str:
 def fit_table(
     rows: Sequence[Mapping[str, str]], *, text_columns: Sequence[str], wide: str
 ) -> list[str]:
-    """Return rows of cells as a table in which one column gives way to the others.
+    """Format rows as a table, shortening one column so that the rows fit.
 
     Parameters
     ----------
     rows
-        Cells by header; all have the same headers.
+        One mapping per row, from header to cell; all have the same headers.
     text_columns
-        Headers of columns that are aligned to the left.
+        Headers of left-aligned columns.
     wide
-        Header of the column whose texts are shortened until all rows fit.
+        Header of the column to shorten.
     """
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""Where a sequence of tokens is in a corpus: one pass over its tokens, a task for each span."""
+"""Search a corpus for a sequence of tokens, with one task per partition."""
 
 import os
 from bisect import bisect_right
@@ -12,16 +12,16 @@ from zindex.arrays import Int64Array, IntegerArray
 from zindex.execution.executor import Executor, run_together
 from zindex.ingest.corpora.corpus import Corpus
 
-# Tokens that a task compares.
+# Tokens compared per task.
 _TASK_LENGTH = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Match:
-    """A sequence of tokens in a document."""
+    """One occurrence of a token sequence in a document."""
 
     document: int
-    #: Tokens of the document, half-open.
+    #: Token range in the document, half-open.
     start: int
     stop: int
 
@@ -29,18 +29,18 @@ class Match:
 async def search_corpus(
     corpus: Corpus, wanted: IntegerArray, executor: Executor, *, task_length: int = _TASK_LENGTH
 ) -> list[Match]:
-    """Return every place at which a document of a corpus has some tokens.
+    """Return every occurrence of a token sequence within a document of a corpus.
 
     Parameters
     ----------
     corpus
-        The corpus.
+        The corpus to search.
     wanted
-        Shape (tokens,), at least one: they must follow each other within a document.
+        Shape (tokens,), at least one token.
     executor
-        Where the tasks run.
+        Executor that runs the tasks.
     task_length
-        Tokens that a task compares.
+        Tokens compared per task.
     """
     spans = range(0, corpus.num_tokens, task_length)
     name = os.path.basename(corpus.prefix)[:28]
@@ -54,7 +54,7 @@ async def search_corpus(
 
 
 def search_span(corpus: Corpus, wanted: IntegerArray, start: int, stop: int) -> list[Match]:
-    """Task: return the matches that begin at tokens ``[start, stop)`` of a corpus."""
+    """Task: return the matches that start in tokens ``[start, stop)`` of a corpus."""
     stop = min(stop, corpus.num_tokens)
     tokens = corpus.read(schema.TOKENS.name, start, min(stop + len(wanted) - 1, corpus.num_tokens))
     places = find_sequence(tokens, wanted) + start
@@ -63,7 +63,7 @@ def search_span(corpus: Corpus, wanted: IntegerArray, start: int, stop: int) -> 
 
 
 def find_sequence(tokens: IntegerArray, wanted: IntegerArray) -> Int64Array:
-    """Return the places at which a sequence begins in an array, ascending.
+    """Return the offsets at which a sequence occurs in an array, ascending.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def find_sequence(tokens: IntegerArray, wanted: IntegerArray) -> Int64Array:
 
 
 def locate_match(corpus: Corpus, place: int, length: int) -> Match | None:
-    """Return a match by its document, or None if it spans two of them."""
+    """Convert a corpus offset to a match in a document; None if it spans two documents."""
     offsets = _Offsets(corpus)
     document = bisect_right(offsets, place) - 1
     first = offsets[document]
@@ -88,7 +88,7 @@ def locate_match(corpus: Corpus, place: int, length: int) -> Match | None:
 
 
 class _Offsets(Sequence[int]):
-    """The offsets of a corpus's sequences, read one by one."""
+    """Token offsets of a corpus's sequences, read one at a time."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus

@@ -1,4 +1,4 @@
-"""One document, sample or record: its tokens, its text, and which of them are trained on."""
+"""Show one document, sample or record: its tokens, text and loss mask."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -24,42 +24,42 @@ from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KIND
 
-#: Fields of keyed records that mask others; any other field F is masked by F_mask.
+#: Mask fields of keyed records, by masked field; otherwise F_mask masks field F.
 _MASKS = {"sequence": "loss_mask", "responses": "masks"}
-#: Fields that hold tokens, also without a mask.
+#: Fields that hold tokens even if they have no mask.
 _TOKENS = ("sequence", "prompts", "responses", "chosen", "rejected")
 _YAML = (".yaml", ".yml")
 
-#: Whether a text is trained on; None where nothing says so.
+#: Whether a text is trained on; None if unknown.
 Flag = bool | None
-#: Adds colours to a text.
+#: Function that colours a text by its flag.
 Style = Callable[[str, Flag], str]
 
-# Lines of one field that a screen shows.
+# Maximum number of lines per field in terminal output.
 _MAX_LINES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class ShownField:
-    """Tokens or another value, in one run."""
+    """One field, or one span of a document."""
 
-    #: Such as ``document 5, tokens 0:64``, or the name of a field.
+    #: Name of the field, or a description such as ``document 5, tokens 0:64``.
     name: str
     #: Tokens, numbers or text.
     value: Any
-    #: Whether each token is trained on; None where nothing says so.
+    #: Whether each token is trained on; None if unknown.
     mask: list[bool] | None = None
-    #: Texts of the runs of tokens with one mask; None without a tokenizer.
+    #: Decoded text for each run of tokens with equal mask; None without a tokenizer.
     texts: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values, without those that are None."""
+        """Return the fields as JSON values, omitting those that are None."""
         known = {"name": self.name, "value": self.value, "mask": self.mask}
         known["text"] = None if self.texts is None else "".join(self.texts)
         return {name: value for name, value in known.items() if value is not None}
 
     def to_lines(self, style: Style) -> list[str]:
-        """Return the name and the wrapped value as lines; ``style(text, mask)`` adds colours."""
+        """Format the name and the wrapped value for a terminal; ``style`` adds colours."""
         lines = _wrap(self._pieces(), style)
         if len(lines) > _MAX_LINES:
             left_out = len(lines) - _MAX_LINES
@@ -67,7 +67,7 @@ class ShownField:
         return [fit(f"{self.name}:"), *lines]
 
     def _pieces(self) -> list[tuple[str, Flag]]:
-        """Return the value as texts, each with its mask."""
+        """Split the value into texts, each with its mask."""
         flags: Sequence[Flag] = [None] if self.mask is None else self.mask
         if self.texts is not None:
             return list(zip(self.texts, (flag for flag, _ in groupby(flags)), strict=True))
@@ -81,9 +81,9 @@ class ShownField:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is shown of a path."""
+    """Result of `show`."""
 
-    #: The path and the number that was asked for.
+    #: The path and the requested number.
     title: str
     fields: tuple[ShownField, ...]
 
@@ -92,7 +92,7 @@ class Shown:
         return {"title": self.title, "fields": [field.to_json() for field in self.fields]}
 
     def to_lines(self, style: Style | None = None) -> list[str]:
-        """Return the fields as lines; see `ShownField.to_lines`. Without a style, none is added."""
+        """Format the fields for a terminal; without ``style``, no colours are added."""
         style = style or (lambda text, mask: text)
         return [fit(self.title), *(line for each in self.fields for line in each.to_lines(style))]
 
@@ -106,7 +106,7 @@ def show(
     split: str = "train",
     tokenizer: Any = None,
 ) -> Shown:
-    """Return the tokens, the text and the masks of a document, a sample or a record.
+    """Return the tokens, text and loss mask of a document, sample or record.
 
     Parameters
     ----------
@@ -114,23 +114,23 @@ def show(
         A corpus or ``.bin/.idx`` pair for a document; a run file, or an index in the folder of a
         run, for a sample; a keyed or record store for a record.
     document, sample, record
-        Number of what to show, from 0; one of the three. A document is a sequence of the corpus, a
-        sample a position of the run or of the index.
+        Number of the item to show, from 0; give exactly one. A document is a corpus sequence,
+        a sample is a position of the run or of the index.
     split
         The split of a run.
     tokenizer
-        A tokenizer, or the path of its file or folder, to decode tokens; True takes the one that
-        the corpus or the store keeps, None leaves texts out.
+        A tokenizer, or the path of its file or folder, to decode tokens; True uses the one saved
+        with the corpus or store, None does not decode.
 
     Returns
     -------
     shown
-        The parts of a document or sample, or the fields of a record.
+        The spans of the document or sample, or the fields of the record.
 
     Raises
     ------
     ConfigError
-        If the path has no such things, or not so many.
+        If the path does not contain such items, or the number is out of range.
     """
     asked = {"document": document, "sample": sample, "record": record}
     given = [(name, number) for name, number in asked.items() if number is not None]
@@ -159,7 +159,7 @@ def _show_document(path: str, number: int, tokenizer: Any) -> ShownField:
 def _show_part(
     documents: Documents, path: str, number: int, span: tuple[int, int], decode: Decoder | None
 ) -> ShownField:
-    """Return a part of a document of a corpus."""
+    """Return one span of a document."""
     tokens = documents.read(path, number, *span).tolist()
     texts = None if decode is None else (decode(tokens),)
     name = f"{os.path.basename(path)}, document {number:,}, tokens {span[0]}:{span[1]}"
@@ -167,7 +167,7 @@ def _show_part(
 
 
 def _show_sample(path: str, number: int, split: str, tokenizer: Any) -> list[ShownField]:
-    """Return the parts of one sample of a run, or of an index."""
+    """Return the document spans of one sample of a run or index."""
     position = np.array([number], np.int64)
     if path.endswith(_YAML):
         order = RunOrder(path, split)
@@ -186,7 +186,7 @@ def _show_sample(path: str, number: int, split: str, tokenizer: Any) -> list[Sho
 
 
 def _open_index(store: Store) -> tuple[OrderSource, int]:
-    """Return the samples of an index and their number."""
+    """Return the samples of an index, and their number."""
     named = read_names(store.root.parent).get(store.root.name)
     if store.spec["kind"] not in ("gpt", "packed"):
         raise ConfigError(
@@ -248,7 +248,7 @@ def _show_field(name: str, value: Any, mask: AnyArray | None, decode: Decoder | 
 
 
 def _wrap(pieces: Sequence[tuple[str, Flag]], style: Style) -> list[str]:
-    """Return texts as lines that fit a screen, broken at its edge and at line ends."""
+    """Wrap texts to the width of the terminal, also at newlines."""
     lines: list[str] = []
     line, column, room = "", 0, WIDTH - 2
     for text, flag in pieces:
@@ -256,7 +256,7 @@ def _wrap(pieces: Sequence[tuple[str, Flag]], style: Style) -> list[str]:
             if number:
                 lines, line, column = [*lines, line], "", 0
             while column + len(row.rstrip(" ")) > room:
-                # Numbers stay whole; a text goes on where the line ends.
+                # Numbers stay whole; text may break anywhere.
                 taken = room - column if len(row) > room // 2 else 0
                 line += style(row[:taken], flag) if taken else ""
                 lines, line, column, row = [*lines, line], "", 0, row[taken:]
@@ -266,7 +266,7 @@ def _wrap(pieces: Sequence[tuple[str, Flag]], style: Style) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """Return a text with control characters as their escapes, except line ends."""
+    """Escape control characters, except newlines."""
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
         for each in text

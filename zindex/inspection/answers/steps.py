@@ -1,4 +1,4 @@
-"""Steps, ranks and positions of a training: which step of which rank consumes a position."""
+"""Map training steps and ranks to positions, and back."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from zindex.plan.settings import check_whole
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Batches of a training, in the order of the run: those of `zindex.loader` and of Megatron."""
+    """Batches of a training run, as `zindex.loader` and Megatron assign them to ranks."""
 
-    #: Samples of all ranks in a step.
+    #: Samples per step, over all ranks.
     global_batch_size: int
-    #: Data-parallel ranks.
+    #: Number of data-parallel ranks.
     num_ranks: int = 1
-    #: Samples that a rank takes at a time; None takes all of a step at once.
+    #: Samples per rank and micro-batch; None for the whole share of the rank.
     micro_batch_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -40,11 +40,11 @@ class Steps:
 
     @property
     def _turn(self) -> int:
-        """Samples that all ranks take together."""
+        """Samples per micro-batch, over all ranks."""
         return self._micro * self.num_ranks
 
     def positions_of(self, step: int, rank: int | None = None) -> Int64Array:
-        """Return the positions of a step, of all ranks or of one.
+        """Return the positions of a step, for one rank or for all ranks.
 
         Examples
         --------
@@ -75,9 +75,9 @@ class Steps:
 def make_steps(
     global_batch_size: int | None, num_ranks: int | None, micro_batch_size: int | None
 ) -> Steps | None:
-    """Return the batches of a training, or None if no size of them is given.
+    """Return the batches of a training run, or None if no batch size is given.
 
-    A global batch of ranks and micro-batches without a size is one micro-batch of each rank.
+    Without a global batch size, a step is one micro-batch per rank.
     """
     if global_batch_size is None:
         if micro_batch_size is None:

@@ -1,4 +1,4 @@
-"""What a step of a training saw: datasets, documents, spans of tokens and texts."""
+"""Show what a training step consumed: datasets, documents, token spans and texts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +20,14 @@ from zindex.inspection.tables.formatting import count_noun
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The samples of some positions of a run."""
+    """Result of `trace`: the samples at some positions of a run."""
 
     split: str
-    #: What was asked for.
+    #: Description of the request.
     question: str
-    #: In the order of their positions.
+    #: Sorted by position.
     samples: tuple[TracedSample, ...]
-    #: Short names of datasets by path.
+    #: Short names of the datasets, by path.
     labels: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Trace:
         return {"split": self.split, "samples": [sample.to_json() for sample in self.samples]}
 
     def to_lines(self) -> list[str]:
-        """Return the samples as lines of a terminal: first their datasets, then their parts."""
+        """Format the samples for a terminal: a table of datasets, then one of document spans."""
         count = count_noun(len(self.samples), "sample")
         lines = [fit(f"{self.split}, {self.question}: {count}"), ""]
         lines += dataset_lines(self.samples, self.labels)
@@ -54,38 +54,38 @@ def trace(
     split: str = "train",
     tokenizer: Any = None,
 ) -> Trace:
-    """Return what a step of a training, or some positions of its run, consist of.
+    """Return the samples of a training step, or at given positions of the run.
 
     Parameters
     ----------
     run
-        A ``RunConfig``, the mapping of one, the path of its YAML file, or an opened `RunOrder`,
-        which answers many questions. Edits of the run are applied.
+        A ``RunConfig``, its mapping, the path of a YAML file, or an opened `RunOrder`, which
+        can be reused for many calls. Edits of the run are applied.
     step
-        Step of the training, from 0; it needs the size of batches.
+        Training step, from 0; requires a batch size.
     position
-        A position, or a half-open range of them, instead of a step.
+        A position, or a half-open range of positions, instead of a step.
     rank, num_ranks
-        Only the samples of one data-parallel rank, and the number of ranks.
+        Data-parallel rank to show, by default all of them, and the number of ranks.
     global_batch_size, micro_batch_size
-        Samples of all ranks in a step, and of one rank at a time, by default all of its share. Both
-        as in Megatron; a `zindex.loader` takes one micro-batch of each rank in a step.
+        Samples per step over all ranks, and samples per rank and micro-batch, by default the whole
+        share of the rank. As in Megatron; with `zindex.loader`, a step is one micro-batch per rank.
     split
-        The split; that of an opened run stays.
+        The split; ignored for an opened run.
     tokenizer
-        A tokenizer, or the path of its file or folder, to decode tokens; True takes the one that
-        the corpus or the store keeps, None leaves texts out.
+        A tokenizer, or the path of its file or folder, to decode tokens; True uses the one saved
+        with the corpora, None does not decode.
 
     Returns
     -------
     trace
-        For each position its dataset, epoch, sample, and the documents with their tokens,
-        half-open. The last token of a sample is a label only.
+        For each position: dataset, epoch, sample, and documents with half-open token ranges. The
+        last token of a sample is only a label.
 
     Raises
     ------
     ConfigError
-        If neither or both of step and position are given, or the sizes do not fit.
+        If not exactly one of ``step`` and ``position`` is given, or the batch sizes do not divide.
     PlanError
         If the positions are outside the run.
     StoreNotFoundError
@@ -93,7 +93,7 @@ def trace(
 
     Notes
     -----
-    Cost: some rows of each array for each sample, however long the run is. Nothing is written.
+    Cost: reads a few rows of each array per sample, for any length of run. Nothing is written.
     """
     if (step is None) == (position is None):
         raise ConfigError("trace needs a step or positions, one of the two; name one")

@@ -1,4 +1,4 @@
-"""Samples of a run as people read them: datasets, documents, spans of tokens, steps and texts."""
+"""Readable form of samples: datasets, documents, token spans, steps and texts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,42 +12,42 @@ from zindex.inspection.answers.run_order import RunOrder, Samples
 from zindex.inspection.answers.screen import fit, fit_table
 from zindex.inspection.answers.steps import Steps
 
-# Parts of documents that a screen shows.
+# Maximum number of document spans per sample in terminal output.
 _MAX_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class TracedPart:
-    """A part of a document in a sample."""
+    """A span of a document in a sample."""
 
     document: int
-    #: Tokens of the document, half-open.
+    #: Token range in the document, half-open.
     start: int
     stop: int
-    #: Its text; None unless it was decoded.
+    #: Decoded text; None if it was not decoded.
     text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TracedSample:
-    """One position of a run."""
+    """The sample at one position of a run."""
 
     position: int
-    #: Step and rank that consume it; None without the size of batches.
+    #: Step and rank that consume it; None if the batch size is unknown.
     step: int | None
     rank: int | None
-    #: Path of the dataset, and its number in the run.
+    #: Path of the dataset, and its index in the run.
     dataset: str
     dataset_id: int
-    #: Number of the sample in the index of the dataset, before the shuffle.
+    #: Sample number in the index of the dataset, before shuffling.
     sample: int
-    #: Epoch of the dataset in which the sample begins.
+    #: Epoch of the dataset at the start of the sample.
     epoch: int
-    #: In order; tokens that are labels only are among them, as is the last token of a sample.
+    #: Spans in order, including tokens that are only labels, such as the last of a sample.
     parts: tuple[TracedPart, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values, without texts that were not decoded."""
+        """Return the fields as JSON values, omitting texts that were not decoded."""
         parts = [
             {name: value for name, value in asdict(part).items() if value is not None}
             for part in self.parts
@@ -58,16 +58,16 @@ class TracedSample:
 def describe_samples(
     order: RunOrder, samples: Samples, steps: Steps | None = None, decode: Decoder | None = None
 ) -> tuple[TracedSample, ...]:
-    """Return the samples of a run in the order of their positions in the request.
+    """Return readable samples, in the order of the requested positions.
 
     Parameters
     ----------
     order, samples
-        The run, and what it read.
+        The run, and samples that it returned.
     steps
-        Batches of the training, for steps and ranks.
+        Batches of the training run, for steps and ranks.
     decode
-        Turns tokens into the texts of the parts; None leaves them out.
+        Function that decodes tokens; None omits the texts.
     """
     none = [None] * len(samples.positions)
     numbers = none if steps is None else steps.steps_of(samples.positions).tolist()
@@ -99,7 +99,7 @@ def describe_samples(
 
 
 def dataset_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> list[str]:
-    """Return a table of the datasets of samples."""
+    """Format a table of the datasets of samples."""
     counts = Counter(sample.dataset for sample in samples)
     rows = []
     for path, count in counts.most_common():
@@ -114,7 +114,7 @@ def dataset_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> li
 
 
 def sample_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> list[str]:
-    """Return a table of samples with a row for each part; long ones are cut off."""
+    """Format a table of samples with one row per document span; long samples are truncated."""
     rows: list[dict[str, str]] = []
     texts: list[str | None] = []
     for sample in samples:
@@ -142,7 +142,7 @@ def sample_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> lis
 
 
 def as_positions(position: int | tuple[int, int] | range) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the positions of one position or of a half-open pair."""
+    """Return a position or half-open range as an array."""
     if isinstance(position, int | np.integer):
         position = (int(position), int(position) + 1)
     start, stop = (position.start, position.stop) if isinstance(position, range) else position
