@@ -1,7 +1,7 @@
-"""A Dask cluster on the nodes of a training job: idle processors build what the ranks will read.
+"""Run a Dask cluster on the nodes of a training job; idle CPU cores build the indices.
 
-``with zindex.cluster.alongside(folder=...) as cluster:`` in every rank of a job starts one
-scheduler and a worker per node, gives rank 0 a client, and ends all of them with the job.
+Enter ``with zindex.cluster.alongside(folder=...) as cluster:`` on every rank of a job. It starts
+one scheduler and one worker per node, gives rank 0 a client, and stops them with the job.
 """
 
 from zindex.cluster.job import JobPlace, find_job

@@ -1,4 +1,4 @@
-"""Nodes that are asked of Slurm while a build needs them: one job each, which joins a cluster."""
+"""Request extra Slurm nodes while a build needs them, one job per node."""
 
 import logging
 import os
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("zindex.cluster")
 
-#: Options of ``sbatch`` where none are given: whole nodes.
+#: Default options of ``sbatch``: whole nodes.
 WHOLE_NODES = ("--exclusive",)
-#: Seconds until a node of a job of its own has started, where one is free.
+#: Startup time of a requested node in seconds, if one is idle.
 START_SECONDS = 30.0
-# Seconds that Slurm has to answer.
+# Timeout of Slurm commands, in seconds.
 _ANSWER_SECONDS = 60.0
 _SETTINGS = "adapt.json"
 
 
 class SlurmNodes:
-    """Jobs of Slurm, each of which runs a worker of a cluster on one node.
+    """Slurm jobs that each run one worker of a cluster on one node.
 
-    Nodes may differ: each worker takes the processors and the memory that its job has.
+    Nodes may differ: each worker uses the CPUs and memory of its job.
 
     Parameters
     ----------
     rendezvous
-        The directory of the cluster, which all nodes share.
+        Shared directory of the cluster.
     settings
-        What each node runs; it chooses its own name, threads and memory where they are None.
+        Settings of each node; the node chooses name, threads and memory where they are None.
     options
-        Options of ``sbatch``, such as ``--partition=cpu``; none means whole nodes.
+        Options of ``sbatch``, such as ``--partition=cpu``; by default ``--exclusive``.
     maximum
-        Nodes that `serve` asks for at most.
+        Maximum number of nodes that `serve` requests.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class SlurmNodes:
         self._settings = settings
         self._options = list(options or WHOLE_NODES)
         self._jobs: list[str] = []
-        #: Nodes that were asked for and not handed back.
+        #: Number of nodes requested and not yet released.
         self.number = 0
 
     def request(self, number: int) -> None:
-        """Ask for nodes until there are this many, running or waiting in the queue.
+        """Submit jobs until this many nodes are running or queued.
 
         Raises
         ------
         ConfigError
-            If Slurm is not there, or refuses.
+            If Slurm is not available, or rejects the request.
         """
         missing = number - self.number
         if missing <= 0:
@@ -94,22 +94,22 @@ class SlurmNodes:
         logger.info("asked Slurm for %d nodes that build, as job %s", missing, self._jobs[-1])
 
     def serve(self, building: "RunBuild", config: Any, num_own: int) -> None:
-        """Ask for the nodes that a build makes use of, and hand them back when it ends.
+        """Request the nodes that a build can use, and release them when it ends.
 
         Parameters
         ----------
         building
-            The build, which has begun.
+            The running build.
         config
-            Its run.
+            Its run configuration.
         num_own
-            Nodes that the cluster has anyway.
+            Number of nodes that the cluster already has.
         """
 
         def run() -> None:
             from zindex.config import as_config
 
-            # The build itself raises what is wrong with its run.
+            # The build itself reports errors in its configuration.
             with suppress(ZindexError, OSError):
                 number = count_nodes(as_config(config), num_own, num_own + self.maximum)
                 self.request(number - num_own)
@@ -119,7 +119,7 @@ class SlurmNodes:
         threading.Thread(target=run, name="zindex-adapt", daemon=True).start()
 
     def hand_back(self) -> None:
-        """End the jobs: workers that run move their results first, within 20 s."""
+        """Cancel the jobs; running workers first transfer their results, within 20 s."""
         jobs, self._jobs, self.number = self._jobs, [], 0
         if jobs:
             logger.info("hands the nodes of job %s back to Slurm", ", ".join(jobs))
@@ -129,7 +129,7 @@ class SlurmNodes:
                 logger.warning("%s", error)
 
     def check(self) -> None:
-        """Raise a ConfigError if none of the jobs runs or waits in the queue."""
+        """Raise a ConfigError if no job is running or queued."""
         if self._jobs and not _call("squeue", "--noheader", "--jobs", ",".join(self._jobs)).strip():
             raise ConfigError(
                 f"a job of Slurm must run a worker, job {', '.join(self._jobs)} has ended; see "
@@ -138,16 +138,16 @@ class SlurmNodes:
 
 
 def count_nodes(config: "RunConfig", minimum: int, maximum: int) -> int:
-    """Return how many nodes like this one the build of a run makes use of.
+    """Return how many nodes like this one the build of a run can use.
 
     Parameters
     ----------
     config
-        The run; what is built of it does not count.
+        The run; indices already built do not count.
     minimum, maximum
-        The fewest and the most nodes; more than the first must be worth their start.
+        Bounds on the result; extra nodes must save more time than they take to start.
     """
-    # Imported late: it takes longer than entering a cluster.
+    # Imported late, because the import takes longer than entering a cluster.
     from zindex.indexing.forecast.nodes import count_useful_nodes, describe_missing
     from zindex.indexing.run_plan import plan_run
 
@@ -164,8 +164,8 @@ def count_nodes(config: "RunConfig", minimum: int, maximum: int) -> int:
 
 
 def _call(program: str, *arguments: str) -> str:
-    """Return what a program of Slurm prints."""
-    # Inside a job these would be options of its steps, not of the new jobs.
+    """Run a Slurm command and return its output."""
+    # Inside a job, these variables would apply to its steps instead of the new jobs.
     own = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Begin the build of a run in every rank of a job."""
+"""Start the build of a run from every rank of a job."""
 
 import math
 import os
@@ -18,31 +18,31 @@ def begin_build(
     progress: bool = False,
     job: JobPlace | None = None,
 ) -> RunBuild:
-    """Begin to build a run in the background, and return futures of its stores.
+    """Start building a run in the background, and return futures of its stores.
 
-    Every rank of a job calls this. Rank 0 builds; the others wait for its commits, and take over
-    when its heartbeat stops. Permutations of blends whose sizes are known start before any dataset
-    is opened; those of other runs before all other work on their datasets.
+    Call this on every rank of a job. Rank 0 builds; the others wait for its commits, and take over
+    if its heartbeat stops. Permutations of blends whose sizes are known start before any dataset
+    is opened; those of other runs start before other work on their datasets.
 
     Parameters
     ----------
     config
-        A ``RunConfig``, the mapping of one, or the path of its YAML file.
+        A ``RunConfig``, its mapping, or the path of a YAML file.
     client
-        Where tasks run, as of `zindex.build`.
+        Where tasks run; see `zindex.build`.
     progress
-        Whether to show bars on a terminal, or log lines elsewhere.
+        Whether to show progress bars on a terminal, or log lines elsewhere.
     job
-        This rank's place in the job; None finds it in the variables of torchrun, MPI, Slurm or
-        Kubernetes, and a single process without them.
+        Rank and size of the job; None reads them from the variables of torchrun, MPI, Slurm or
+        Kubernetes, or assumes a single process without them.
 
     Returns
     -------
     building
         ``building.futures["train"]["web"]`` is the build of one dataset and split, and
-        ``["train"]["blend"]`` that of a blend: a ``concurrent.futures.Future`` that can also be
-        awaited, with `BuildResult` or, where nothing is needed, None. ``building.is_done`` is true
-        on every rank once everything is committed, and ``building.wait()`` waits for that.
+        ``["train"]["blend"]`` that of a blend. Each is a ``concurrent.futures.Future``, also
+        awaitable, with a `BuildResult`, or None if nothing is needed. ``building.is_done`` is true
+        on every rank once everything is committed; ``building.wait()`` blocks until then.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def start_build(
     *,
     progress: bool = False,
 ) -> RunBuild:
-    """Begin a build whose client is asked for where it is needed; see `begin_build`."""
-    # Ranks wait as long as their builder lives.
+    """Start a build that creates its client only when needed; see `begin_build`."""
+    # Ranks wait as long as their builder is alive.
     rank = Rank(job.rank, timeout=math.inf)
     return RunBuild(as_config(config), rank, client, progress=progress)

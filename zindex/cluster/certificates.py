@@ -1,7 +1,7 @@
-"""Mutual TLS of one run: every process of its cluster authenticates by the run's certificate.
+"""Mutual TLS: every process of a cluster authenticates with the certificate of its run.
 
-The certificate is self-signed and shared by all roles. Its files are in a directory that only their
-owner may enter.
+The certificate is self-signed and shared by all roles. Its files are in a directory that only
+their owner may enter.
 """
 
 import datetime
@@ -13,15 +13,15 @@ from typing import Any
 from zindex.errors import ConfigError
 from zindex.lazy import need
 
-#: Names of the files of a certificate and its key.
+#: File names of the certificate and its key.
 PAIR = _CERTIFICATE, _KEY = "cluster.crt", "cluster.key"
-# Clocks of nodes differ. Only new connections need a valid certificate, and every start makes one.
+# Tolerates clock differences. Only new connections check it, and each start makes a new one.
 _BEFORE, _AFTER = datetime.timedelta(days=1), datetime.timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate and its key, both in PEM."""
+    """A certificate and its key, both in PEM format."""
 
     certificate: str
     key: str
@@ -30,7 +30,7 @@ class Certificate:
         return "Certificate(...)"
 
     def write(self, folder: Path) -> None:
-        """Write the two files; their directory must be private."""
+        """Write both files; their directory must be private."""
         for name, text in ((_CERTIFICATE, self.certificate), (_KEY, self.key)):
             partial = folder / f"{name}.{os.getpid()}.partial"
             partial.unlink(missing_ok=True)
@@ -41,7 +41,7 @@ class Certificate:
 
 
 def make_certificate() -> Certificate:
-    """Return a certificate for one run.
+    """Create a certificate for one run.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def make_certificate() -> Certificate:
 
 
 def read_certificate(folder: Path) -> Certificate:
-    """Return the certificate of a directory.
+    """Read the certificate from a directory.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def read_certificate(folder: Path) -> Certificate:
 
 
 def make_security(folder: Path | None) -> Any:
-    """Return the ``Security`` of ``distributed`` for a directory's certificate; None for None."""
+    """Return the ``Security`` of ``distributed`` for a certificate directory; None for None."""
     if folder is None:
         return None
     from distributed.security import Security

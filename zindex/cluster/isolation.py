@@ -1,4 +1,4 @@
-"""Keep the worker of a node out of the way of training: priorities, a control group, pauses."""
+"""Limit how much a worker slows down training: priorities, control groups and throttling."""
 
 import ctypes
 import os
@@ -15,41 +15,41 @@ from statistics import median
 from zindex.cluster.settings import IDLE
 from zindex.io.machine import find_own_groups
 
-# Of Linux: the system call that sets the class of a process's disk access, and the idle class.
+# Linux: the ioprio_set system call, and the idle I/O class.
 _SET_IO_PRIORITY = {"x86_64": 251, "aarch64": 30}
 _IO_IDLE = 3 << 13
 _PCI_DRIVERS = Path("/sys/bus/pci/drivers")
 _GPU_DRIVERS = ("nvidia", "amdgpu")
 _GROUP_PREFIX = "zindex-"
-# The least weight of a control group, by version of the interface.
+# The minimum weight of a control group, by cgroup version.
 _WEIGHTS = {"cpu.idle": "1", "cpu.weight": "1", "cpu.shares": "2"}
-# Seconds of one turn of a worker that runs for a share of the time, and after which it runs all the
-# time unless its share is set again: training may have ended.
+# Throttle period in seconds, and the time after which a share that is not renewed expires,
+# because training may have ended.
 _PERIOD, _EXPIRES_AFTER = 0.1, 120.0
-#: The least share: a worker that never runs would be taken for lost.
+#: Minimum share: Dask would treat a worker that never runs as lost.
 LEAST_SHARE = 0.05
-# Steps that are compared, rounds of so many steps until the next comparison with a paused worker,
-# and the rise of the median step that counts.
+# Steps per round, rounds until the next comparison with a paused worker, and the rise of the
+# median step that counts as a slowdown.
 _STEPS, _ROUNDS, _RISE = 8, 16, 0.005
 
 
 def lower_priority(nice: int, group: str | None = None) -> None:
-    """Give way to the other processes of this machine.
+    """Lower the priority of this process.
 
     Parameters
     ----------
     nice
-        Niceness. `IDLE` also takes the idle classes of processors and disks.
+        Niceness. `IDLE` also sets the idle scheduling and I/O classes.
     group
-        Control group to enter.
+        Control group to join.
     """
     if group is not None:
         with suppress(OSError):
             Path(group, "cgroup.procs").write_text(str(os.getpid()))
     os.nice(nice)
     if os.getsid(0) == os.getppid():  # the session of its supervisor
-        # Where the system groups by session, sessions share the processors equally, whatever the
-        # niceness of their processes is.
+        # With autogrouping, sessions share the CPUs equally, regardless of the niceness of their
+        # processes.
         with suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(nice))
     if nice < IDLE:
@@ -62,7 +62,7 @@ def lower_priority(nice: int, group: str | None = None) -> None:
 
 
 def find_gpu_cpus() -> set[int]:
-    """Return the processors of the memory nodes that GPUs are attached to."""
+    """Return the CPUs of the NUMA nodes that GPUs are attached to."""
     found = set[int]()
     for driver in _GPU_DRIVERS:
         for path in (_PCI_DRIVERS / driver).glob("*:*/local_cpulist"):
@@ -72,7 +72,7 @@ def find_gpu_cpus() -> set[int]:
 
 
 def parse_cpus(text: str) -> set[int]:
-    """Return the numbers that the system lists.
+    """Parse a CPU list in the format of Linux.
 
     Examples
     --------
@@ -88,19 +88,19 @@ def parse_cpus(text: str) -> set[int]:
 
 @contextmanager
 def least_weight_group(name: str) -> Iterator[Path | None]:
-    """Yield a control group, inside that of this process, of the least share of processors.
+    """Yield a new control group with minimum CPU weight, inside that of this process.
 
-    It is None where this process may not make one. Groups of killed supervisors are removed.
+    None if this process may not create one. Groups of killed supervisors are removed.
 
     Parameters
     ----------
     name
-        Of the group, unique on this machine.
+        Name of the group, unique on this machine.
     """
     group = None
     for parent in find_own_groups("cpu"):
         for left in parent.glob(f"{_GROUP_PREFIX}*"):
-            with suppress(OSError):  # it has processes
+            with suppress(OSError):  # it still has processes
                 left.rmdir()
         group = _make_group(parent / f"{_GROUP_PREFIX}{name}")
         if group is not None:
@@ -114,7 +114,7 @@ def least_weight_group(name: str) -> Iterator[Path | None]:
 
 
 def _make_group(group: Path) -> Path | None:
-    """Return a new group of the least weight, or None where that is not allowed."""
+    """Create a group with minimum weight, or return None if that is not permitted."""
     try:
         group.mkdir()
     except OSError:
@@ -133,9 +133,9 @@ def _make_group(group: Path) -> Path | None:
 
 
 class Throttle:
-    """Lets a process run for a share of the time, by stopping it in every period.
+    """Limit a process to a share of the time by stopping it in every period.
 
-    Its thread exists only while the share is below 1.
+    The thread exists only while the share is below 1.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Throttle:
 
     @property
     def share(self) -> float:
-        """The share of the time, from `LEAST_SHARE` to 1."""
+        """Share of the time that the process may run, from `LEAST_SHARE` to 1."""
         return self._share
 
     @share.setter
@@ -159,7 +159,7 @@ class Throttle:
                 self._thread.start()
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Throttle this process from now on."""
+        """Start throttling this process."""
         with self._changed:
             self._process = process
 
@@ -181,28 +181,28 @@ class Throttle:
 
 
 class StepFeedback:
-    """Chooses the share of the time that a worker may run, by what it costs training.
+    """Choose the worker's share of the time from its effect on training steps.
 
-    Rounds of 8 steps with the worker almost paused give the ordinary step; rounds beside it are
-    compared with them. The share is halved when the median step takes longer, beyond what its own
-    variation explains, and grows slowly otherwise.
+    Rounds of 8 steps with the worker almost paused measure the baseline; other rounds are
+    compared with it. The share is halved if the median step slows down by more than its own
+    variation explains, and otherwise grows slowly.
 
     Attributes
     ----------
     share
-        From `LEAST_SHARE` to 1.
+        Current share, from `LEAST_SHARE` to 1.
     """
 
     def __init__(self) -> None:
         self.share = LEAST_SHARE
-        self._next = 1.0  # the share of the rounds that are not of comparison
+        self._next = 1.0  # the share for rounds that do not measure the baseline
         self._limit = 0.0
         self._last: float | None = None
         self._steps: list[float] = []
         self._num_rounds = 0
 
     def step(self, now: float | None = None) -> None:
-        """Count a step that ends now, in seconds of a clock."""
+        """Record the end of a step, at ``now`` in seconds."""
         now = time.monotonic() if now is None else now
         last, self._last = self._last, now
         if last is None:
@@ -210,13 +210,13 @@ class StepFeedback:
         self._steps.append(now - last)
         if len(self._steps) <= _STEPS:
             return
-        # The first one was partly of the round before.
+        # Skip the first step, which partly belongs to the previous round.
         steps = self._steps[1:]
         self._steps = []
         typical = median(steps)
         if self._num_rounds == 0:
             deviation = 1.4826 * median(abs(step - typical) for step in steps)
-            # Two standard errors of the medians of normal values.
+            # Two standard errors of the medians, for normal values.
             error = 2 * 1.25 * deviation * (2 / len(steps)) ** 0.5
             self._limit = typical + max(_RISE * typical, error)
         elif typical > self._limit:

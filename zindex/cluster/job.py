@@ -1,4 +1,4 @@
-"""Find rank and size of a job in the variables of torchrun, MPI, Slurm or Kubernetes."""
+"""Read rank and size of a job from the variables of torchrun, MPI, Slurm or Kubernetes."""
 
 import os
 import re
@@ -13,15 +13,15 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class JobPlace:
-    """One process of a job."""
+    """Rank and size of one process in its job."""
 
-    #: What started the processes: torchrun, mpi, slurm, k8s, other, or none for a single process.
+    #: Launcher: torchrun, mpi, slurm, k8s, other, or none for a single process.
     launcher: str
-    #: Identifies the job and its restart; the same on all ranks.
+    #: Identifies the job and its restart; equal on all ranks.
     job_id: str
     rank: int = 0
     world_size: int = 1
-    #: Rank of this process in its node, and processes of the node.
+    #: Rank of this process on its node, and processes on the node.
     local_rank: int = 0
     local_world_size: int = 1
     #: Host and port of the job's master; None if the launcher does not set them.
@@ -40,17 +40,17 @@ class JobPlace:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the job, if all of them have as many processes as this one."""
+        """Number of nodes, assuming that all of them have as many processes as this one."""
         return -(-self.world_size // self.local_world_size)
 
     @property
     def is_first_of_node(self) -> bool:
-        """Whether this process starts the worker of its node."""
+        """Whether this process is the first on its node, which starts the worker."""
         return self.local_rank == 0
 
 
 def _number(environment: Environment, name: str) -> int:
-    """Return the value of a variable that must be a whole number."""
+    """Return the value of a variable that must be an integer."""
     value = environment.get(name)
     try:
         return int(value or "")
@@ -75,7 +75,7 @@ def _slurm_ranks(environment: Environment) -> tuple[int, int, int, int]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Expand Slurm's short form of the numbers of tasks per node.
+    """Expand Slurm's compressed list of tasks per node.
 
     Examples
     --------
@@ -95,19 +95,19 @@ def expand_counts(text: str) -> list[int]:
 
 
 class _Launcher(NamedTuple):
-    """How a launcher describes a job."""
+    """The variables in which a launcher describes a job."""
 
     name: str
-    #: Variables that it sets, and no other launcher.
+    #: Variables that only this launcher sets.
     signature: tuple[str, ...]
-    #: Variables whose values identify the job, as far as they are set.
+    #: Variables that together identify the job; some may be unset.
     identity: tuple[str, ...]
-    #: Variables of rank, size, local rank and local size, the last two if there are any; or a
-    #: function that returns the numbers.
+    #: Variables of rank, size, local rank and local size, the last two optional; or a function that
+    #: returns the four numbers.
     ranks: tuple[str, ...] | Callable[[Environment], tuple[int, ...]]
 
     def read(self, environment: Environment) -> JobPlace:
-        """Return the place of the process that has these variables."""
+        """Return the job place of a process with these variables."""
         if callable(self.ranks):
             numbers = self.ranks(environment)
         else:
@@ -124,13 +124,13 @@ _TORCH_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _OPENMPI_RANKS = tuple(
     f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 )
-# The innermost launcher first. Slurm sets SLURM_PROCID and SLURM_NTASKS also in batch scripts,
-# where one process runs.
+# Innermost launcher first. Slurm also sets SLURM_PROCID and SLURM_NTASKS in batch scripts,
+# which run as one process.
 _LAUNCHERS = (
     _Launcher(
         "torchrun",
         ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK"),
-        # Every static rendezvous has the id "none"; concurrent ones differ by their address.
+        # Every static rendezvous has the id "none"; the address distinguishes concurrent ones.
         ("TORCHELASTIC_RUN_ID", *_MASTER, "TORCHELASTIC_RESTART_COUNT"),
         _TORCH_RANKS,
     ),
@@ -167,15 +167,15 @@ _HINTS = {
 
 
 def find_job(environment: Environment | None = None, launcher: str | None = None) -> JobPlace:
-    """Return this process's place in its job.
+    """Return the place of this process in its job.
 
     Parameters
     ----------
     environment
-        Variables; None means those of this process.
+        Environment variables; None means those of this process.
     launcher
-        The launcher to expect: ``torchrun``, ``mpi``, ``slurm``, ``k8s`` or ``other``; None takes
-        the innermost whose variables are set, and a single process if there is none.
+        Expected launcher: ``torchrun``, ``mpi``, ``slurm``, ``k8s`` or ``other``. None uses the
+        innermost launcher whose variables are set, or a single process if there is none.
 
     Raises
     ------

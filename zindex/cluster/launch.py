@@ -1,6 +1,6 @@
-"""``alongside``, the context that every rank of a job enters.
+"""The `alongside` context manager, which every rank of a job enters.
 
-Idle processors of its nodes build as it trains.
+Idle CPU cores of its nodes build indices while it trains.
 """
 
 import logging
@@ -40,36 +40,36 @@ _entered = count()
 
 @dataclass(eq=False)
 class Cluster:
-    """A Dask cluster on the nodes of a job, seen from one of its ranks; a context manager.
+    """A Dask cluster on the nodes of a job, as a context manager on each rank.
 
-    Made by `alongside`, which has the parameters.
+    Created by `alongside`, which documents the parameters.
     """
 
-    #: This rank's place in the job.
+    #: Rank and size of this process in the job.
     job: JobPlace
     _settings: NodeSettings
     _job_folder: str | os.PathLike[str] | None
     _host: str | None
     _encryption: str
-    #: Whether nodes meet in torch's store.
+    #: Whether nodes exchange the address through torch's store.
     _uses_store: bool
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _rendezvous: Rendezvous | None = field(default=None, init=False)
-    # This node's part of the cluster, and the thread that starts it again when it is killed.
+    # This node's processes, and the thread that restarts them when they are killed.
     _node: starting.NodeKeeper | None = field(default=None, init=False)
     _keeper: threading.Thread | None = field(default=None, init=False)
     _feedback: StepFeedback = field(default_factory=StepFeedback, init=False)
-    # Nodes of other jobs.
+    # Nodes requested as separate Slurm jobs.
     _borrowed: SlurmNodes | None = field(default=None, init=False)
-    # The client, or why there is none; set by a thread that closes it at the end of the block.
+    # Future of the client, or its error; set by a thread that closes the client at exit.
     _connection: "Future[Any] | None" = field(default=None, init=False)
     _is_ended: threading.Event = field(default_factory=threading.Event, init=False)
 
     @property
     def client(self) -> Any:
-        """A ``distributed.Client`` on rank 0, the default of its process; None on the others.
+        """A ``distributed.Client`` on rank 0, the default client of its process; None elsewhere.
 
-        The first access waits for the scheduler and one worker.
+        The first access blocks until the scheduler and one worker have started.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def address(self) -> str | None:
-        """The scheduler's address, once this node knows it; rank 0 waits for it."""
+        """Scheduler address, or None while this node does not know it; rank 0 blocks for it."""
         if self._connection is not None:
             self._connection.result()
         facts = None if self._rendezvous is None else self._rendezvous.read()
@@ -88,7 +88,7 @@ class Cluster:
 
     @property
     def folder(self) -> Path | None:
-        """Directory of address, certificate and logs; None on ranks that start nothing."""
+        """Directory of the address, certificate and logs; None on ranks that start nothing."""
         return None if self._rendezvous is None else self._rendezvous.folder
 
     def __enter__(self) -> "Cluster":
@@ -105,7 +105,7 @@ class Cluster:
         self._connection = None
 
     def _start_scheduler(self, stack: ExitStack) -> None:
-        """Start the scheduler and this node's worker; connect behind the job's own start."""
+        """Start the scheduler and this node's worker, and connect in the background."""
         settings = self._settings
         if self._host is not None:
             host = self._host
@@ -138,7 +138,7 @@ class Cluster:
         node: starting.Node,
         keeper: starting.NodeKeeper,
     ) -> None:
-        """Connect to the scheduler once it has a worker, and stay so until the block ends."""
+        """Connect to the scheduler once it has a worker; disconnect at the end of the block."""
         settings = self._settings
         with ExitStack() as stack:
             try:
@@ -177,7 +177,7 @@ class Cluster:
         stack.callback(self._is_ended.set)
 
     def _open_rendezvous(self, stack: ExitStack) -> Rendezvous:
-        """Return the rendezvous of this cluster's processes, and have the node use it."""
+        """Open the rendezvous of the cluster, and register it in the node settings."""
         if self._job_folder is not None:
             rendezvous = Rendezvous.of_job(self._job_folder, self.job.job_id)
         else:
@@ -193,19 +193,19 @@ class Cluster:
         *,
         progress: bool = False,
     ) -> "RunBuild":
-        """Start to build a run in the background of rank 0, while the job sets up its model.
+        """Start building a run in the background of rank 0, while the job sets up its model.
 
         Parameters
         ----------
         config, progress
-            As of `zindex.begin_build`.
+            See `zindex.begin_build`.
 
         Returns
         -------
         building
             Futures of all stores, on every rank; see `zindex.begin_build`.
         """
-        # Imported late: it takes longer than entering the block.
+        # Imported late, because the import takes longer than entering the block.
         from zindex.cluster.begin_build import start_build
 
         building = start_build(config, lambda: self.client, self.job, progress=progress)
@@ -214,27 +214,27 @@ class Cluster:
         return building
 
     def adapt(self, minimum: int = 0, maximum: int = 1, *, options: Sequence[str] = ()) -> None:
-        """Ask Slurm for more nodes while builds need them, and hand them back before training.
+        """Request extra Slurm nodes while builds need them, and release them before training.
 
-        Each is a job of its own, which runs one worker with the processors and the memory of that
-        job: nodes may differ. On ranks other than 0 this does nothing.
+        Each node is a separate Slurm job that runs one worker with the CPUs and memory of that job,
+        so nodes may differ. Does nothing on ranks other than 0.
 
         Parameters
         ----------
         minimum
-            Nodes to ask for at once.
+            Nodes to request immediately.
         maximum
-            Nodes to ask for at most: each `begin_build` asks for as many as its forecast makes use
-            of. All are handed back at the end of that build, at the first `step` and at the end of
-            the block.
+            Maximum number of nodes: each `begin_build` requests as many as its forecast can use.
+            All are released when that build ends, at the first `step`, and at the end of the
+            block.
         options
-            Options of ``sbatch``, such as ``["--partition=cpu", "--cpus-per-task=64"]``; none
-            means ``--exclusive``.
+            Options of ``sbatch``, such as ``["--partition=cpu", "--cpus-per-task=64"]``; by default
+            ``--exclusive``.
 
         Raises
         ------
         ConfigError
-            If the numbers make no sense, the nodes could not meet here, or Slurm refuses.
+            If the numbers are invalid, the nodes cannot reach this cluster, or Slurm rejects them.
 
         Examples
         --------
@@ -261,10 +261,10 @@ class Cluster:
         self._borrowed.request(minimum)
 
     def step(self) -> None:
-        """Mark the end of a training step, on every rank: workers yield if steps take longer.
+        """Mark the end of a training step, on every rank; workers are throttled if steps slow down.
 
-        The worker of this node is paused for a part of the time while the median step beside it is
-        more than 0.5 % above that of steps with the worker almost paused. Costs microseconds.
+        Throttles this node's worker while the median step is more than 0.5 % slower than with the
+        worker almost paused. Costs microseconds.
         """
         if self._borrowed is not None and self._borrowed.number:
             threading.Thread(target=self._borrowed.hand_back, daemon=True).start()
@@ -273,7 +273,7 @@ class Cluster:
             self._node.set_share(self._feedback.share)
 
     def wait_until_ended(self) -> None:
-        """Wait on other ranks than 0 until rank 0 has left the block; workers keep running."""
+        """On ranks other than 0, block until rank 0 leaves the block; workers keep running."""
         if self._keeper is not None:
             self._keeper.join()
 
@@ -293,51 +293,51 @@ def alongside(
     dashboard: int | None = None,
     job: JobPlace | None = None,
 ) -> Cluster:
-    """Return a Dask cluster on this job's nodes, for every rank: ``with alongside() as cluster:``.
+    """Run a Dask cluster on this job's nodes; enter on every rank: ``with alongside() as c:``.
 
-    Rank 0 starts the scheduler, the first rank of each node the node's worker, and rank 0 gets a
-    client, which is the default of `zindex.build` and of datasets. The block is entered at once:
-    what needs the client waits for it. The other ranks start nothing
-    and import nothing of Dask. A supervisor restarts processes that end, and is itself restarted; a
-    build resumes from its finished shards, and goes on in threads of its process if the cluster is
-    lost for a minute. All processes end when the block is left, and when a rank dies in any way.
+    Rank 0 starts the scheduler, and the first rank of each node starts its worker. Rank 0 gets a
+    client, the default of `zindex.build` and of datasets. Entering does not block: the first use
+    of the client waits for it. Other ranks start no processes
+    and do not import Dask. A supervisor restarts processes that end, and is restarted itself. A
+    build resumes from its finished shards, and continues in local threads if the cluster is lost
+    for a minute. All processes stop at the end of the block, or when a rank dies for any reason.
 
     Parameters
     ----------
     folder
-        Directory that all nodes share, for the address, the certificate (private to the user) and
-        the logs. None takes a temporary one on a single machine, and torch's store across machines.
+        Directory shared by all nodes, for the address, the certificate (private to the user) and
+        the logs. None uses a temporary one on a single machine, or torch's store across machines.
     threads
-        Threads of each node's worker; None leaves two processors to each rank.
+        Threads per worker; None leaves two CPUs to each rank.
     memory
-        Limit of each worker: bytes, a text such as ``"16GiB"``, a share of the machine's memory, or
-        None for a quarter. A worker above it is restarted.
+        Memory limit per worker: bytes, a string such as ``"16GiB"``, a fraction of the machine's
+        memory, or None for a quarter. A worker above its limit is restarted.
     nice
-        Niceness of the workers, 0 to 19: at 19 they run, and access disks, only when nothing else
-        wants to, in a control group of their own where one can be made.
+        Niceness of the workers, 0 to 19. At 19 they use CPUs and disks only when these are idle, in
+        a separate control group if one can be created.
     host
         Address at which the scheduler listens; None means loopback on a single machine, and
-        elsewhere the address at which this machine is known to the job.
+        otherwise the address by which the job knows this machine.
     encryption
-        ``tls`` admits only processes of this run, which authenticate by a certificate made for it.
-        ``none`` lets everybody who reaches the scheduler run code, and logs a warning unless that
+        ``tls`` admits only processes of this run, which authenticate with its certificate.
+        ``none`` lets anyone who can reach the scheduler run code, and logs a warning unless that
         is on loopback.
     rendezvous
-        How nodes learn the scheduler's address: ``file`` in ``folder``, ``torch`` by the store at
-        ``MASTER_ADDR``. None takes the folder if there is one.
+        How nodes learn the scheduler's address: ``file`` uses ``folder``, ``torch`` uses the store
+        at ``MASTER_ADDR``. None uses the folder if one is given.
     num_nodes
-        Nodes of the job, where the launcher does not set it.
+        Number of nodes in the job, if the launcher does not set it.
     start_timeout
-        Seconds that a scheduler and one worker have to start. Nodes may join later.
+        Timeout for starting the scheduler and one worker, in seconds. Nodes may join later.
     scratch
-        Directory of each machine for temporary files and compiled kernels; None means
-        ``SLURM_TMPDIR`` or the system's.
+        Local directory for temporary files and compiled kernels; None means ``SLURM_TMPDIR`` or the
+        system default.
     dashboard
-        Port of Dask's dashboard on rank 0's machine, on loopback; 0 takes a free one, None serves
-        none.
+        Port of Dask's dashboard on rank 0's machine, on loopback; 0 picks a free port, None
+        disables it.
     job
-        This rank's place, with a ``job_id`` that all ranks share and no other cluster has; None
-        reads it from the launcher's variables.
+        Rank and size of this process, with a ``job_id`` shared by all ranks and unique to this
+        cluster; None reads them from the launcher's variables.
 
     Returns
     -------
@@ -347,7 +347,7 @@ def alongside(
     Raises
     ------
     ConfigError
-        If a setting makes no sense, the launcher's variables are missing or inconsistent, or no
+        If a setting is invalid, the launcher's variables are missing or inconsistent, or no
         scheduler or worker starts in time.
 
     Examples

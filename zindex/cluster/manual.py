@@ -1,4 +1,4 @@
-"""A cluster started by hand: start it machine by machine, list its workers, stop it."""
+"""Start a cluster manually, machine by machine; list its workers and stop it."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from zindex.errors import ConfigError
 from zindex.io.backoff import Backoff, poll_until
 
 _ANSWER_SECONDS = 5.0
-# Nodes poll once a second for a stop request, and give their processes two to end.
+# Nodes poll for a stop request every second, and give their processes two seconds to end.
 _STOP_SECONDS = 30.0
 
 
@@ -25,15 +25,15 @@ def start_here(
     host: str | None = None,
     encryption: str = "tls",
 ) -> tuple[str, bool]:
-    """Start this machine's part of a cluster; it runs until `stop_all`.
+    """Start this machine's part of a cluster, which runs until `stop_all`.
 
     Parameters
     ----------
     folder
-        Directory of the rendezvous. If a scheduler there answers, this machine joins it with a
-        worker; otherwise it starts the scheduler too.
+        Directory of the rendezvous. If its scheduler responds, this machine joins with a worker;
+        otherwise it also starts the scheduler.
     settings
-        What this machine runs.
+        Settings of this machine's node.
     host
         Address at which the scheduler listens; None means loopback.
     encryption
@@ -42,7 +42,7 @@ def start_here(
     Returns
     -------
     address, joined
-        The address of the scheduler, and whether it was running.
+        The address of the scheduler, and whether it was already running.
 
     Raises
     ------
@@ -73,12 +73,12 @@ def _answers(address: str) -> bool:
 
 
 def list_workers(folder: str | os.PathLike[str]) -> tuple[str, list[WorkerView]]:
-    """Return the address of a folder's scheduler, and its workers by name.
+    """Return the scheduler address of a folder, and its workers by name.
 
     Raises
     ------
     ConfigError
-        If none runs there, or it does not answer.
+        If no scheduler runs there, or it does not respond.
     """
     with ExitStack() as stack:
         client = open_client(Rendezvous(folder), stack, default=False)
@@ -95,21 +95,21 @@ def stop_all(folder: str | os.PathLike[str], timeout: float = _STOP_SECONDS) -> 
     folder
         Directory of the rendezvous.
     timeout
-        Seconds to wait for the nodes.
+        Timeout in seconds.
 
     Returns
     -------
     left
-        Machines, with process ids, that have not ended: they may be down themselves.
+        Machines, with process ids, that have not stopped; they may be down.
 
     Raises
     ------
     ConfigError
-        If no cluster was started there.
+        If the folder has no cluster.
     """
     rendezvous = Rendezvous(folder)
     if not (Path(folder) / LOGS).is_dir():
-        if sweep(Path(folder)):  # a folder of many jobs
+        if sweep(Path(folder)):  # a folder shared by several jobs
             return []
         raise ConfigError(
             f"{folder} must be the folder of a cluster, none was started there; give the folder "

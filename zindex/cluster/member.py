@@ -1,6 +1,6 @@
-"""The process of a scheduler or a worker: ``python -m zindex.cluster.member ROLE``.
+"""Process of a scheduler or worker: ``python -m zindex.cluster.member ROLE``.
 
-The supervisor of its node starts it, sends it its settings as one line of JSON, and ends it.
+The node supervisor starts it, sends its settings as one line of JSON, and ends it.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from zindex.execution.executor import without_pages
 from zindex.execution.worker_tasks import die_with
 
 _CONNECT_SECONDS = 15
-# Seconds between signs of life to the supervisor.
+# Heartbeat interval in seconds.
 _ALIVE_SECONDS = 1.0
 
 
 async def run_scheduler(settings: dict[str, Any]) -> None:
-    """Publish and run a scheduler until it is closed."""
+    """Run a scheduler until it is closed, and publish its address."""
     from distributed import Scheduler
 
     rendezvous = Rendezvous(settings["rendezvous"])
@@ -68,7 +68,7 @@ async def run_worker(settings: dict[str, Any]) -> None:
         resources={"index": settings["threads"]},
         host=LOOPBACK if is_loopback(peer) else address_towards(peer),
         security=make_security(rendezvous.tls_folder),
-        # The address may be that of an earlier cluster: after this time the process restarts and
+        # The address may belong to an earlier cluster: after this timeout the process restarts and
         # reads it again.
         death_timeout=_CONNECT_SECONDS,
     )
@@ -82,17 +82,17 @@ async def run_worker(settings: dict[str, Any]) -> None:
 
 
 async def retire(worker: Any) -> None:
-    """Move the results of a worker to others and close it, before its node is taken away."""
+    """Transfer the results of a worker to others and close it, before its node is released."""
     print(f"worker {worker.name} retires: results move, other workers take its tasks", flush=True)
     try:
         await asyncio.wait_for(worker.close_gracefully(), RETIRE_SECONDS)
-    except Exception as error:  # there is no other worker, or the scheduler is gone too
+    except Exception as error:  # no other worker, or the scheduler is gone too
         print(f"results of worker {worker.name} are lost: {error!r}", flush=True)
         await worker.close(timeout=1, executor_wait=False)
 
 
 async def run_alive(role: Coroutine[Any, Any, None], file: Path) -> None:
-    """Run a role, and touch a file all the time, for its supervisor to see."""
+    """Run a role, touching a heartbeat file for its supervisor."""
 
     async def touch() -> None:
         while True:
@@ -107,7 +107,7 @@ async def run_alive(role: Coroutine[Any, Any, None], file: Path) -> None:
 
 
 def main() -> None:
-    """Run the role that the command line names."""
+    """Run the role named on the command line."""
     settings = json.loads(sys.stdin.readline())
     die_with(settings["supervisor"])
     if sys.argv[1] == "worker":
@@ -116,12 +116,12 @@ def main() -> None:
             os.sched_setaffinity(0, settings["cpus"])
     dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})
     role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a worker retires once it has started
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a worker retires only after it has started
     try:
         asyncio.run(run_alive(role(settings), Path(settings["alive"])))
     except Exception as error:
         traceback.print_exc()
-        # Dask raises that it could not start; the supervisor shows the last line, the root cause.
+        # Dask raises a startup failure; the supervisor shows the last line, the root cause.
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

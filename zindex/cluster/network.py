@@ -1,4 +1,4 @@
-"""Addresses at which the processes of a cluster reach each other."""
+"""Find addresses by which the processes of a cluster reach each other."""
 
 import ipaddress
 import logging
@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only processes of this machine reach an address or a name."""
+    """Return whether only processes of this machine can reach an address or name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -20,12 +20,12 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve(host: str) -> str:
-    """Return the address of a host by name.
+    """Resolve a host name to an address.
 
     Raises
     ------
     ConfigError
-        If there is none.
+        If the name does not resolve.
     """
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
@@ -62,7 +62,7 @@ def address_towards(peer: str) -> str:
 
 
 def own_address(job_master: tuple[str, int] | None) -> str:
-    """Return the address at which other nodes reach this one.
+    """Return the address by which other nodes reach this one.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def own_address(job_master: tuple[str, int] | None) -> str:
 
     Notes
     -----
-    On the master's node the route to the master is local and gives its own address. The machine's
-    name is the last resort: some machines resolve it to a loopback address.
+    On the master's node the route to the master is local and yields its address. The host name
+    is the last resort, because some machines resolve it to loopback.
     """
     if job_master is not None:
         return address_towards(job_master[0])

@@ -1,7 +1,7 @@
-"""Supervisor of a node: ``python -m zindex.cluster.node`` keeps its processes running.
+"""Node supervisor: ``python -m zindex.cluster.node`` keeps a node's processes running.
 
-It starts the node's worker, on the first node the scheduler too, and restarts them when they end,
-until its parent closes the pipe, dies, or stops the cluster. Then it ends all of them.
+It starts the node's worker, and on the first node also the scheduler, and restarts them when they
+end. It ends them all when its parent closes the pipe or dies, or the cluster is stopped.
 """
 
 import json
@@ -30,25 +30,25 @@ from zindex.cluster.settings import IDLE, RETIRE_SECONDS, NodeSettings
 from zindex.io.backoff import Backoff
 from zindex.io.machine import count_cpus, usable_memory
 
-# Seconds between restarts of a process that ends at once, growing to the second one.
+# Initial and maximum restart backoff in seconds.
 _RESTART_SECONDS = 0.2, 5.0
-# A process that has run for so many seconds did not fail to start.
+# Uptime in seconds after which a process counts as started.
 _SOUND_SECONDS = 30.0
 # Seconds that a worker has to end after it has retired.
 _GRACE_SECONDS = 2.0
 # Seconds between checks of memory and of a stop request.
 _SLOW_POLL_SECONDS = 1.0
-# Seconds between checks after which this process was itself stopped.
+# Gap between checks, in seconds, that means that this process was itself stopped.
 _STOPPED_SECONDS = 5.0
-# Seconds between signs of life in the list of nodes.
+# Heartbeat interval in the list of nodes, in seconds.
 _TOUCH_SECONDS = 30.0
-# Share of a worker's memory at which it is ended, as Dask's nanny does.
+# Fraction of a worker's memory limit at which it is ended, as in Dask's nanny.
 _TERMINATE_SHARE = 0.95
 
 
 @dataclass(eq=False)
 class _Member:
-    """One process that is kept running."""
+    """A supervised process."""
 
     role: str
     settings: dict[str, Any]
@@ -57,11 +57,11 @@ class _Member:
     backoff: Backoff = field(default_factory=lambda: Backoff(*_RESTART_SECONDS))
     next_start: float = 0.0
     throttle: Throttle | None = None
-    # The sign of life that was seen last, and when.
+    # The last heartbeat, and when it was seen.
     seen: tuple[float, float] = (0.0, 0.0)
 
     def keep(self, now: float) -> None:
-        """Start the process if it is not running and its pause is over."""
+        """Start the process if it is not running and its backoff has passed."""
         if self.process is not None:
             code = self.process.poll()
             if code is None:
@@ -84,7 +84,7 @@ class _Member:
             pipe.write(json.dumps(self.settings).encode() + b"\n")
 
     def check_memory(self) -> None:
-        """End a process above its memory limit, before the system kills the training."""
+        """End the process if it exceeds its memory limit, before the OOM killer ends training."""
         limit = self.settings["memory"]
         if self.process is None or not limit:
             return
@@ -98,16 +98,16 @@ class _Member:
             self.process.kill()
 
     def check_alive(self, now: float, last_check: float) -> None:
-        """End a process that gives no sign of life, such as one that is stopped.
+        """End the process if its heartbeat is missing, for example because it is stopped.
 
-        A supervisor that was itself stopped begins again to wait.
+        If the supervisor itself was stopped, the timeout starts again.
         """
         if self.process is None:
             return
         try:
             touched = os.stat(self.settings["alive"]).st_mtime
         except OSError:
-            return  # it starts, or waits for the scheduler
+            return  # it is starting, or waits for the scheduler
         if touched != self.seen[0] or now - last_check > _STOPPED_SECONDS:
             self.seen = touched, now
         elif now - self.seen[1] > self.settings["silent_seconds"]:
@@ -121,7 +121,7 @@ class _Member:
 
 
 class Node:
-    """The supervisor.
+    """Supervisor of the processes of a node.
 
     Parameters
     ----------
@@ -134,13 +134,13 @@ class Node:
         self.name = settings.name or f"{os.uname().nodename}-{os.getpid()}"
         self.scratch = Path(choose_scratch(settings.scratch))
         self.ended = threading.Event()
-        #: Whether it ends because its machine is taken away.
+        #: Whether the node is being shut down by its machine.
         self.retires = threading.Event()
         self.throttle = Throttle()
 
     def run(self) -> None:
-        """Keep the processes running until the node is asked to end."""
-        # One thread per task: the worker's threads are the parallelism.
+        """Keep the processes running until the node is asked to stop."""
+        # One thread per task: the worker's threads provide the parallelism.
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             os.environ[name] = "1"
         with ExitStack() as stack:
@@ -161,7 +161,7 @@ class Node:
                 rendezvous.remove_key(key)
 
     def _supervise(self, members: list[_Member], rendezvous: Rendezvous, entry: Path) -> None:
-        # A stop request of an earlier cluster in this directory, until the first node removes it.
+        # A stop request of an earlier cluster may remain here until the first node removes it.
         earlier = rendezvous.find_stop()
         next_check = next_touch = last_check = 0.0
         published = time.monotonic()
@@ -218,9 +218,9 @@ class Node:
 
 
 def _end(members: list[_Member], *, retire: bool) -> None:
-    """End processes: shards are written whole or not at all.
+    """End processes; shards are written atomically.
 
-    With ``retire``, workers first move their results; the scheduler lives until then.
+    With ``retire``, workers first transfer their results; the scheduler runs until then.
     """
     members = [member for member in members if member.process is not None]
     for member in members:
@@ -236,10 +236,10 @@ def _end(members: list[_Member], *, retire: bool) -> None:
 
 
 def _watch_pipe(descriptor: int, node: Node) -> None:
-    """End the node once the other end of the pipe is closed, as when its process dies.
+    """End the node when the other end of the pipe closes, for example because its process dies.
 
-    Each byte is the share of the time that the worker may run, in 255ths. They are read without a
-    buffer, whose lock Python would wait for at exit.
+    Each byte sets the worker's share of the time, in 255ths. Reads are unbuffered, because Python
+    would wait for a buffer's lock at exit.
     """
     with suppress(OSError):
         while content := os.read(descriptor, 1):
@@ -248,7 +248,7 @@ def _watch_pipe(descriptor: int, node: Node) -> None:
 
 
 def main() -> None:
-    """Run the node whose settings are read from standard input as one line of JSON."""
+    """Run a node with settings from standard input, one line of JSON."""
     pipe = sys.stdin.buffer
     node = Node(NodeSettings(**json.loads(pipe.readline())))
 

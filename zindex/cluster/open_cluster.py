@@ -1,4 +1,4 @@
-"""Open the cluster that a build names: of a launcher, of hosts by ssh, or at an address."""
+"""Open the cluster for a build: from a launcher, on hosts by ssh, or at an address."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ logger = logging.getLogger("zindex.cluster")
 
 #: Launchers whose processes all run the same command.
 LAUNCHERS = ("torchrun", "slurm", "mpi", "k8s")
-# Seconds between looks at the queue of Slurm.
+# Seconds between polls of the Slurm queue.
 _QUEUE_SECONDS = 10.0
 _SSH = "ssh -o BatchMode=yes -o ServerAliveInterval=15"
 
@@ -43,32 +43,32 @@ def open_cluster(
     slurm_options: Sequence[str] = (),
     **resources: Any,
 ) -> Iterator[Any]:
-    """Yield a client of the named cluster; None in processes that only run a part of it.
+    """Yield a client of the named cluster, or None in processes that only run part of it.
 
     Parameters
     ----------
     name
-        ``torchrun``, ``slurm``, ``mpi`` or ``k8s``: this process is one of those that the launcher
-        started. ``ssh``: a scheduler here and a worker on each host. Otherwise the address of a
+        ``torchrun``, ``slurm``, ``mpi`` or ``k8s``: this process is one of those started by the
+        launcher. ``ssh``: run a scheduler here and a worker on each host. Otherwise the address of a
         scheduler.
     folder
-        Directory that all nodes of a launcher share, for their rendezvous; for an address that
+        Directory shared by all nodes of a launcher, for their rendezvous; for an address that
         begins with ``tls://``, the directory of its certificate.
     hosts
         For ``ssh``: ``host``, ``user@host`` or ``user@host:port``.
     ssh
-        The command that reaches hosts, with its options; None runs ssh without prompts.
+        Command to reach the hosts, with its options; None runs ssh without prompts.
     remote_python
-        The Python interpreter of the hosts, with zindex installed.
+        Python interpreter on the hosts, with zindex installed.
     host
-        Address at which workers reach this machine.
+        Address at which workers can reach this machine.
     start_timeout
-        Seconds that a scheduler and one worker have to start; one at an address has 30 to answer.
+        Timeout for starting the scheduler and one worker, in seconds; 30 for a given address.
     num_nodes, slurm_options
-        For ``slurm``, outside of its steps: start a scheduler here, and ask for so many nodes with
-        these options of ``sbatch``; none means ``--exclusive``.
+        For ``slurm``, outside of a job step: start a scheduler here, and request this many nodes
+        with these options of ``sbatch``; by default ``--exclusive``.
     resources
-        ``threads``, ``memory``, ``nice`` and ``scratch`` of each worker, as for `alongside`.
+        ``threads``, ``memory``, ``nice`` and ``scratch`` of each worker, as in `alongside`.
 
     Raises
     ------
@@ -122,9 +122,9 @@ def _open_by_slurm(
     host: str | None,
     options: Sequence[str],
 ) -> Any:
-    """Start a scheduler here, and ask Slurm for the nodes of the workers; return a client.
+    """Start a scheduler here, request worker nodes from Slurm, and return a client.
 
-    The nodes are handed back when the stack is closed, and end by themselves if this process dies.
+    The nodes are released when the stack is closed, and end if this process dies.
     """
     name = f"{os.uname().nodename}-{os.getpid()}"
     rendezvous = Rendezvous.of_job(folder, f"adapt-{name}")
@@ -136,7 +136,7 @@ def _open_by_slurm(
     stack.callback(nodes.hand_back)
     nodes.request(node.num_nodes)
     client = starting.open_client(rendezvous, stack, default=False)
-    # The queue may take hours; other errors of a job end the wait.
+    # Jobs may queue for hours; any other job error ends the wait.
     while not poll_until(client.nthreads, Backoff(POLL_SECONDS, timeout=_QUEUE_SECONDS)):
         nodes.check()
     return client
@@ -150,16 +150,16 @@ def _open_by_ssh(
     worker: NodeSettings,
     host: str | None,
 ) -> Any:
-    """Start a scheduler here and a worker on each host; return a client of them.
+    """Start a scheduler here and a worker on each host, and return a client.
 
     All of them end with this process. Each host's node receives the address and the certificate
-    through its ssh connection, and ends with that connection.
+    over its ssh connection, and ends when the connection closes.
     """
     if not hosts:
         raise ConfigError("a cluster by ssh needs hosts, got none; name them, such as node1,node2")
     targets = [split_host(text) for text in hosts]
     if host is None:
-        # The first one that is not this machine; names that only ssh knows do not resolve.
+        # Use the first host that is not this machine; aliases known only to ssh do not resolve.
         addresses = []
         for target, _ in targets:
             with suppress(ConfigError):
@@ -187,7 +187,7 @@ def _open_by_ssh(
 
 
 def split_host(text: str) -> tuple[str, str]:
-    """Return the target for ssh, and the port or an empty string.
+    """Split an ssh target into host and port; the port may be empty.
 
     Examples
     --------

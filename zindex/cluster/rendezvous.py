@@ -1,7 +1,7 @@
 """Rendezvous of a cluster's processes: a private directory with its address and certificate.
 
-On one machine it is temporary. Across machines it is on storage that all nodes share, or each node
-has its own and receives the content through torch's store or a pipe.
+On one machine it is temporary. Across machines it is on shared storage, or each node has its own
+copy and receives the content through torch's store or a pipe.
 """
 
 import json
@@ -22,9 +22,9 @@ from zindex.io.backoff import Backoff, poll_until
 _ADDRESS, _STOP, LOGS, _NODES = "cluster.json", "stop", "logs", "nodes"
 #: Seconds between polls for a process that starts or ends.
 POLL_SECONDS = 0.1
-# A node touches its file in the list of nodes every 30 s.
+# Seconds without an update after which a node is lost; nodes touch their file every 30 s.
 _SILENT_SECONDS = 600.0
-# Key of the content in torch's store.
+# Key in torch's store.
 _STORE_KEY = "rendezvous"
 
 
@@ -42,25 +42,25 @@ class Rendezvous:
 
     @classmethod
     def of_job(cls, folder: str | os.PathLike[str], job_id: str) -> "Rendezvous":
-        """Return the directory of a job below one that several jobs may use."""
+        """Return the directory of a job, below one that several jobs may share."""
         return cls(Path(folder) / re.sub(r"[^\w.-]+", "-", job_id)[:100])
 
     def create(self) -> None:
-        """Make the directory, and clear all but the logs of earlier attempts; see `open`.
+        """Create the directory, and remove files of earlier attempts except logs; see `open`.
 
-        Other jobs below the same folder that were killed lose their keys, too.
+        Also removes the keys of other, killed jobs below the same folder.
         """
         self.open()
         self._unlink(_ADDRESS, _STOP, *PAIR)
         sweep(self.folder.parent)
 
     def open(self) -> None:
-        """Make the directory if it does not exist.
+        """Create the directory if it does not exist.
 
         Raises
         ------
         ConfigError
-            If it cannot be made, or belongs to another user.
+            If it cannot be created, or belongs to another user.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,13 +92,13 @@ class Rendezvous:
         return self.folder
 
     def publish(self, facts: dict[str, Any]) -> None:
-        """Publish the scheduler: its address, and other facts that all nodes need."""
+        """Publish the scheduler address, and other facts that all nodes need."""
         partial = self.folder / f"{_ADDRESS}.{os.getpid()}.partial"
         partial.write_text(json.dumps(facts))
         partial.replace(self.folder / _ADDRESS)
 
     def read(self) -> dict[str, Any] | None:
-        """Return what was published, or None."""
+        """Return the published facts, or None."""
         try:
             facts = json.loads((self.folder / _ADDRESS).read_text())
         except (OSError, ValueError):
@@ -106,7 +106,7 @@ class Rendezvous:
         return facts if isinstance(facts, dict) and "address" in facts else None
 
     def wait(self, seconds: float, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Poll until the scheduler is published, and return its facts.
+        """Wait until the scheduler is published, and return its facts.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class Rendezvous:
         return facts
 
     def last_log_line(self, role: str) -> str:
-        """Return the last line of the newest log of a role, as the end of a sentence."""
+        """Return the last line of the newest log of a role, formatted as the end of a sentence."""
         try:
             logs = sorted(
                 (self.folder / LOGS).glob(f"*{role}*.log"), key=lambda path: path.stat().st_mtime
@@ -144,14 +144,14 @@ class Rendezvous:
             lines = logs[-1].read_text(errors="replace").split("\n") if logs else []
         except OSError:
             return ""
-        # The supervisor logs only that it restarts the process.
+        # The supervisor only logs that it restarts the process.
         said = [line.strip() for line in lines if line.strip() and " zindex: " not in line]
         last = said[-1] if said else ""
         return f" (its last words: {last[:300]})" if last else ""
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes, as machine and process id, that keep parts of the cluster running."""
+        """Running nodes of the cluster, as machine name and process id."""
         try:
             return sorted(path.name for path in (self.folder / _NODES).iterdir())
         except OSError:
@@ -159,7 +159,7 @@ class Rendezvous:
 
     @contextmanager
     def register_node(self) -> Iterator[Path]:
-        """List this process in `nodes` while the block runs; it touches the file it is given."""
+        """List this process in `nodes` during the block; it must touch the yielded file."""
         entry = self.folder / _NODES / f"{os.uname().nodename}-{os.getpid()}"
         entry.touch()
         try:
@@ -169,7 +169,7 @@ class Rendezvous:
                 entry.unlink()
 
     def find_running(self) -> list[str]:
-        """Return the nodes that have not ended, without those of this machine that were killed."""
+        """Return the running nodes, excluding those of this machine that were killed."""
         running = []
         for name in self.nodes:
             machine, _, process = name.rpartition("-")
@@ -180,13 +180,13 @@ class Rendezvous:
         return running
 
     def sweep(self) -> bool:
-        """Remove address and certificate if all nodes were killed or are silent; return if so."""
+        """Remove address and certificate if no node is alive; return whether they were removed."""
         probe = self.folder / f"clock.{os.getpid()}.partial"
         try:
             probe.touch()
-            now = probe.stat().st_mtime  # by the clock of the file system
+            now = probe.stat().st_mtime  # file system time
             probe.unlink()
-            # A cluster that starts has a key before it has nodes.
+            # A cluster that is starting has a key before it has nodes.
             signs = [_NODES + "/" + name for name in self.find_running()]
             signs = signs if self.nodes else [PAIR[1]]
             times = [(self.folder / name).stat().st_mtime for name in signs]
@@ -198,35 +198,35 @@ class Rendezvous:
         return is_dead
 
     def remove_key(self, identity: tuple[int, int] | None) -> None:
-        """Remove address and certificate, unless a later cluster has made another one."""
+        """Remove address and certificate, unless a later cluster has replaced them."""
         if identity is not None and self.find_key() == identity:
             self._unlink(_ADDRESS, *PAIR)
 
     def _unlink(self, *names: str) -> None:
-        """Remove files of the directory, which may be gone."""
+        """Remove files of the directory; a missing directory is ignored."""
         for name in names:
             with suppress(OSError):
                 (self.folder / name).unlink()
 
     def stop(self) -> None:
-        """Ask every process of the cluster to end, on all nodes that share the directory.
+        """Ask all processes of the cluster to stop, on every node that shares the directory.
 
-        The address and the certificate are removed; the logs stay.
+        Removes the address and the certificate, and keeps the logs.
         """
-        with suppress(OSError):  # the directory is gone, and its readers with it
+        with suppress(OSError):  # the directory is gone, and so are its readers
             (self.folder / _STOP).touch()
         self._unlink(_ADDRESS, *PAIR)
 
     def find_stop(self) -> tuple[int, int] | None:
-        """Return an identity of the stop request, or None if there is none."""
+        """Return the identity of the stop request, or None if there is none."""
         return self._identify(_STOP)
 
     def find_key(self) -> tuple[int, int] | None:
-        """Return an identity of the certificate's key, or None if there is none."""
+        """Return the identity of the certificate's key, or None if there is none."""
         return self._identify(PAIR[1])
 
     def _identify(self, name: str) -> tuple[int, int] | None:
-        """Return what tells a file of the directory from its successors."""
+        """Return an identity that changes when a file is replaced."""
         try:
             status = (self.folder / name).stat()
         except OSError:
@@ -234,7 +234,7 @@ class Rendezvous:
         return status.st_ino, status.st_mtime_ns
 
     def pack(self) -> dict[str, Any]:
-        """Return all that a node needs that does not share the directory."""
+        """Return the content that a node needs if it does not share the directory."""
         facts = self.read()
         assert facts is not None
         folder = self.tls_folder
@@ -242,7 +242,7 @@ class Rendezvous:
         return {"facts": facts, "tls": None if pair is None else [pair.certificate, pair.key]}
 
     def unpack(self, packed: dict[str, Any]) -> None:
-        """Write the content of another node's directory into this one."""
+        """Write content packed by another node into this directory."""
         self.create()
         if packed["tls"] is not None:
             Certificate(*packed["tls"]).write(self.folder)
@@ -250,9 +250,9 @@ class Rendezvous:
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove the keys of killed clusters below the folder of many jobs; return their directories.
+    """Remove the keys of killed clusters below a shared folder; return their directories.
 
-    Nodes of this machine are looked up, those of others are silent for ten minutes.
+    Nodes of this machine are checked by process id, others count as lost after ten minutes.
     """
     try:
         found = sorted(path.parent for path in folder.glob(f"*/{PAIR[1]}"))
@@ -263,7 +263,7 @@ def sweep(folder: Path) -> list[Path]:
 
 # --- torch's key-value store -------------------------------------------------------------------
 #
-# Every job of torch has one. It is as safe as the job itself: who can read the store can speak to
+# Every torch job has one. It is as safe as the job itself: access to the store implies access to
 # the ranks.
 
 
@@ -273,7 +273,7 @@ def send_by_store(job: JobPlace, packed: dict[str, Any], seconds: float) -> None
 
 
 def receive_by_store(job: JobPlace, seconds: float) -> dict[str, Any]:
-    """Return what rank 0 sends to all nodes, waiting for it.
+    """Wait for the content that rank 0 sends to all nodes.
 
     Raises
     ------
@@ -292,7 +292,7 @@ def receive_by_store(job: JobPlace, seconds: float) -> dict[str, Any]:
 
 
 def _open_store(job: JobPlace, seconds: float) -> Any:
-    """Return the store that the ranks of this job share."""
+    """Connect to the store that the ranks of this job share."""
     import torch
 
     distributed: Any = torch.distributed
@@ -300,7 +300,7 @@ def _open_store(job: JobPlace, seconds: float) -> Any:
     if distributed.is_initialized():
         store = distributed.distributed_c10d._get_default_store()
         return distributed.PrefixStore(prefix, store)
-    # The agent of torchrun serves the store before any rank starts; otherwise rank 0 does, once
+    # torchrun's agent serves the store before any rank starts; otherwise rank 0 does, once
     # torch.distributed is initialized.
     if job.master is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         raise ConfigError(

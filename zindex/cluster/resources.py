@@ -1,4 +1,4 @@
-"""Resources of a node for its worker: processors, memory and scratch directories."""
+"""Choose CPUs, memory and scratch directories for the worker of a node."""
 
 import fcntl
 import os
@@ -12,21 +12,21 @@ from zindex.cluster.isolation import find_gpu_cpus
 from zindex.errors import ConfigError
 from zindex.io.machine import count_cpus, usable_memory
 
-# Each training process has a loader worker and the threads of the GPU's libraries.
+# Reserved per training process, for a loader worker and the threads of GPU libraries.
 _CPUS_PER_RANK = 2
-# Training pins memory and caches pages: a worker holds chunks, not corpora.
+# Training pins memory and caches pages, and workers hold chunks rather than whole corpora.
 _MEMORY_SHARE = 0.25
-# An idle worker takes 0.3 GB, and pauses near its limit.
+# An idle worker uses 0.3 GB, and pauses near its limit.
 _LEAST_MEMORY = 1 << 29
-# Names of scratch directories, and of the file in each that its owner locks.
+# Prefix of scratch directories, and name of the lock file in each.
 _PREFIX, _LOCK = "zindex-node-", "lock"
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def usable_cpus() -> set[int]:
-    """Return the processors of the job on this machine.
+    """Return the CPUs that the job may use on this machine.
 
-    Launchers bind each rank to some of them; their own process has them all.
+    Launchers bind each rank to some of them; the launcher process itself may use all.
     """
     cpus = os.sched_getaffinity(0)
     try:
@@ -36,20 +36,20 @@ def usable_cpus() -> set[int]:
 
 
 def choose_cpus(threads: int) -> set[int]:
-    """Return the processors of a worker: off the memory nodes of GPUs, if so many threads fit."""
+    """Choose the CPUs of a worker: away from the NUMA nodes of GPUs, if enough others exist."""
     cpus = usable_cpus()
     away = cpus - find_gpu_cpus()
     return away if count_cpus(away) >= threads and away else cpus
 
 
 def choose_threads(threads: int | None, num_ranks: int) -> int:
-    """Return the threads of a node's worker.
+    """Choose the number of threads of a node's worker.
 
     Parameters
     ----------
     threads
-        The number; None leaves two processors to each training process, and those on the memory
-        nodes of GPUs where there are others.
+        The number; None leaves two CPUs to each training process, and, if other CPUs exist, those
+        on the NUMA nodes of GPUs.
     num_ranks
         Training processes on this machine.
     """
@@ -64,18 +64,18 @@ def choose_threads(threads: int | None, num_ranks: int) -> int:
 
 
 def choose_memory(memory: int | str | float | None) -> int:
-    """Return the bytes that a node's worker may take.
+    """Choose the memory limit of a node's worker, in bytes.
 
     Parameters
     ----------
     memory
-        Bytes, a text such as ``"16GiB"``, a share of the machine's memory below 1.0, or None for a
-        quarter of it, at least 512 MiB.
+        Bytes, a string such as ``"16GiB"``, a fraction of the machine's memory below 1.0, or None
+        for a quarter of it, at least 512 MiB.
 
     Raises
     ------
     ConfigError
-        If it is none of these, or below 512 MiB.
+        If the value is invalid or below 512 MiB.
     """
     if memory is None:
         return max(_LEAST_MEMORY, int(_MEMORY_SHARE * usable_memory()))
@@ -91,7 +91,7 @@ def choose_memory(memory: int | str | float | None) -> int:
 
 
 def parse_bytes(text: str) -> int | None:
-    """Return the bytes that a text means, or None.
+    """Parse a size in bytes; None if the text is not a size.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 def choose_scratch(scratch: str | os.PathLike[str] | None) -> str:
-    """Return a directory of this machine for temporary files."""
+    """Return a local directory for temporary files."""
     folder = Path(scratch or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,11 +120,11 @@ def choose_scratch(scratch: str | os.PathLike[str] | None) -> str:
 
 @contextmanager
 def open_scratch(base: Path) -> Iterator[Path]:
-    """Yield a private directory; first remove those that killed nodes of this user left."""
+    """Yield a private directory, after removing those that killed nodes of this user left."""
     _sweep(base)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-    # The system releases the lock when this process ends in any way. Children do not inherit
-    # Python's files, so they do not hold it.
+    # The system releases the lock when this process ends for any reason. Children do not inherit
+    # Python's file descriptors, so they do not hold it.
     with (folder / f"{_LOCK}.new").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / f"{_LOCK}.new").rename(folder / _LOCK)  # it never exists unlocked
@@ -135,7 +135,7 @@ def open_scratch(base: Path) -> Iterator[Path]:
 
 
 def _sweep(base: Path) -> None:
-    """Remove the directories of dead nodes: they may hold the key of their run."""
+    """Remove the directories of dead nodes, which may contain the key of their run."""
     for folder in base.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if folder.lstat().st_uid != os.geteuid():
