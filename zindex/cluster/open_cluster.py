@@ -49,7 +49,7 @@ def open_cluster(
     ----------
     name
         ``torchrun``, ``slurm``, ``mpi`` or ``k8s``: this process is one of those started by the
-        launcher. ``ssh``: run a scheduler here and a worker on each host. Otherwise the address of a
+        launcher. ``ssh``: run a scheduler here and a worker on each host. Else the address of a
         scheduler.
     folder
         Directory shared by all nodes of a launcher, for their rendezvous; for an address that

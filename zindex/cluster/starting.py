@@ -1,4 +1,4 @@
-"""Start the process of a node, end it, and connect to its scheduler."""
+"""Start and end the process of a node, and connect to its scheduler."""
 
 import logging
 import os
@@ -23,13 +23,13 @@ from zindex.io.backoff import Backoff, poll_until
 
 logger = logging.getLogger("zindex.cluster")
 
-#: The command that runs a node; its settings are sent as one line of JSON.
+#: Command that runs a node; its settings are sent as one line of JSON.
 NODE_COMMAND = (sys.executable, "-m", "zindex.cluster.node")
-# Seconds between restarts of a node, growing to the second one.
+# Initial and maximum restart backoff of a node, in seconds.
 _RESTART_SECONDS = 0.2, 30.0
 # Seconds that a node's processes have to end.
 _END_SECONDS = 15.0
-#: Seconds that a scheduler has to answer.
+#: Response timeout of a scheduler, in seconds.
 ANSWER_SECONDS = 30.0
 
 Node = subprocess.Popen[bytes]
@@ -43,24 +43,24 @@ def start_node(
 ) -> Node:
     """Start the process of a node.
 
-    A local node gets the processors of the whole job, even if this rank is bound to some of them.
+    A local node gets the CPUs of the whole job, even if this rank is bound to some of them.
 
     Parameters
     ----------
     settings
-        What the node runs.
+        Settings of the node.
     stack
-        Ends the node, as does the end of this process; None starts a daemon.
+        Ends the node when it is closed or this process ends; None starts a daemon.
     command
-        The command to start; it reads the settings from standard input.
+        Command to start; it reads the settings from standard input.
     log
-        File for its output; None means the output of this process.
+        Log file for its output; None means the output of this process.
     """
     cpus = usable_cpus()
     settings.is_tied_to_pipe = stack is not None
     with ExitStack() as opened:
         output = None if log is None else opened.enter_context(log.open("ab"))
-        # An interrupt from the terminal is for this process, which then ends the node.
+        # A terminal interrupt goes to this process, which then ends the node.
         node = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
         )
@@ -78,14 +78,14 @@ def start_node(
 
 
 class NodeKeeper:
-    """Starts a node again whenever its process is killed, and sends it orders.
+    """Restart a node whenever its process is killed, and send it commands.
 
     Parameters
     ----------
     node
-        The process of `start_node`.
+        Process from `start_node`.
     settings
-        What it runs.
+        Settings of the node.
     """
 
     def __init__(self, node: Node, settings: NodeSettings) -> None:
@@ -93,7 +93,7 @@ class NodeKeeper:
         self._settings = settings
 
     def keep(self, ended: threading.Event) -> None:
-        """Keep it until it ends by itself, or the event, which ends nodes started here."""
+        """Keep the node running until it ends by itself or the event is set."""
         backoff = Backoff(*_RESTART_SECONDS)
         with ExitStack() as stack:
             while not ended.wait(POLL_SECONDS) and self._node.poll() != 0:
@@ -108,9 +108,9 @@ class NodeKeeper:
                     self._node = start_node(self._settings, stack)
 
     def set_share(self, share: float) -> None:
-        """Let the worker of the node run for a share of the time, up to 1."""
+        """Set the share of the time that the node's worker may run, up to 1."""
         assert self._node.stdin is not None
-        # A node that is gone, or does not read, must not stop training.
+        # A node that is gone, or does not read, must not block training.
         with suppress(OSError, ValueError):
             file = self._node.stdin.fileno()
             os.set_blocking(file, False)
@@ -120,7 +120,7 @@ class NodeKeeper:
 def start_and_wait(
     rendezvous: Rendezvous, settings: NodeSettings, stack: ExitStack | None, log: Path | None = None
 ) -> dict[str, Any]:
-    """Start a node as `start_node` does, and return the facts that the scheduler publishes.
+    """Start a node with `start_node`, and return the facts that the scheduler publishes.
 
     Raises
     ------
@@ -130,14 +130,14 @@ def start_and_wait(
     node = start_node(settings, stack, log=log)
     facts = wait_for_scheduler(rendezvous, settings, node)
     if stack is None:
-        node.returncode = 0  # a daemon: this process does not wait for its end
+        node.returncode = 0  # a daemon: this process does not wait for it
     return facts
 
 
 def wait_for_scheduler(
     rendezvous: Rendezvous, settings: NodeSettings, node: Node
 ) -> dict[str, Any]:
-    """Return the facts that the scheduler of a node publishes; raises as `start_and_wait` does."""
+    """Return the facts that a node's scheduler publishes; raises like `start_and_wait`."""
 
     def check() -> None:
         if node.poll() is not None:
@@ -152,16 +152,16 @@ def wait_for_scheduler(
 def prepare_scheduler(
     rendezvous: Rendezvous, settings: NodeSettings, host: str, encryption: str = "tls"
 ) -> None:
-    """Clear a rendezvous for a new cluster, and have a node start the scheduler.
+    """Prepare a rendezvous for a new cluster, and set the node to start the scheduler.
 
     Parameters
     ----------
     rendezvous, settings
-        Where the processes of the cluster meet, and what the node runs.
+        Rendezvous of the cluster, and settings of the node.
     host
         Address at which the scheduler listens.
     encryption
-        ``tls`` makes a certificate; ``none`` warns where other machines reach the scheduler.
+        ``tls`` creates a certificate; ``none`` warns if other machines can reach the scheduler.
     """
     rendezvous.create()
     if encryption == "tls":
@@ -171,10 +171,10 @@ def prepare_scheduler(
 
 
 def _end_node(node: Node, retires: bool, kind: object, error: object, _: object) -> None:
-    """Close the pipe that keeps a node alive, and wait for its end.
+    """Close the pipe that keeps a node alive, and wait until it ends.
 
-    If SIGTERM ends this process, as before a preemption, a worker may first move its results:
-    Kubernetes sends it to the first process of a pod only.
+    If SIGTERM ends this process, for example before preemption, workers may first transfer their
+    results: Kubernetes signals only the first process of a pod.
     """
     assert node.stdin is not None
     retires &= isinstance(error, KeyboardInterrupt) and signal.SIGTERM in error.args
@@ -195,7 +195,7 @@ def _end_node(node: Node, retires: bool, kind: object, error: object, _: object)
 def connect(
     rendezvous: Rendezvous, seconds: float, stack: ExitStack, *, default: bool = True
 ) -> Any:
-    """Return a client of a rendezvous' scheduler, once that has a worker.
+    """Connect to the scheduler of a rendezvous once it has a worker.
 
     Raises
     ------
@@ -219,12 +219,12 @@ def open_client(
     address: str | None = None,
     seconds: float = ANSWER_SECONDS,
 ) -> Any:
-    """Return a client of the scheduler of a rendezvous, or of one at an address.
+    """Connect to the scheduler of a rendezvous, or at an address.
 
     Raises
     ------
     ConfigError
-        If it does not answer.
+        If the scheduler does not respond.
     """
     if address is None:
         facts = rendezvous.read()
@@ -238,6 +238,6 @@ def open_client(
     client = connect_client(
         address, security=security, timeout=seconds, name="zindex", set_as_default=default
     )
-    # A cluster that is the default of its process runs beside a job, which must go on without it.
+    # The default cluster of a process runs alongside a job, which must survive without it.
     client.is_dispensable = default
     return stack.enter_context(client)

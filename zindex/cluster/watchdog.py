@@ -1,4 +1,4 @@
-"""Watchdog of a cluster: a thread that logs what is stuck, and when it recovers."""
+"""Watchdog thread that logs stuck parts of a cluster, and their recovery."""
 
 import logging
 import re
@@ -10,63 +10,63 @@ from typing import Any
 
 logger = logging.getLogger("zindex.cluster")
 
-# Timeout in seconds of one call to the scheduler.
+# Timeout of one scheduler call, in seconds.
 _CALL_SECONDS = 5.0
-# Seconds that a cluster may be without any worker: those of a lost scheduler restart.
+# Seconds that a cluster may have no worker, while those of a lost scheduler restart.
 _RESTART_SECONDS = 20.0
-# What the executor appends to the name of each task.
+# Suffix that the executor appends to the name of each task.
 _SUFFIX = re.compile(r"-[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker, as the scheduler sees it."""
+    """State of one worker, as reported by the scheduler."""
 
     name: str
     address: str
     host: str
     #: Seconds since its last heartbeat.
     silence: float
-    #: Unfinished tasks that are assigned to it.
+    #: Number of unfinished tasks assigned to it.
     num_tasks: int
-    #: Running tasks, and for how many seconds.
+    #: Running tasks, and the duration of each in seconds.
     running: dict[str, float] = field(default_factory=dict)
     threads: int = 0
-    #: Bytes that it uses, and its limit.
+    #: Memory use and limit in bytes.
     memory: int = 0
     memory_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster, as its scheduler sees it."""
+    """State of a cluster, as reported by its scheduler."""
 
     workers: list[WorkerView]
-    #: Unfinished tasks; the name of one of them.
+    #: Number of unfinished tasks, and the name of one of them.
     num_waiting: int
     waiting: str
-    #: State transitions of all tasks: a number that only grows.
+    #: Number of state transitions of all tasks; never decreases.
     num_steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """Something that is stuck."""
+    """A stuck part of the cluster."""
 
-    #: Identifies it from check to check.
+    #: Key that identifies it across checks.
     subject: tuple[str, ...]
-    #: Logged when it begins, and when it is over.
+    #: Messages for its start and its end.
     sentence: str
     relief: str
-    #: Logged again when this changes.
+    #: Logged again when this value changes.
     state: Any = None
-    #: The worker concerned, and what is logged if that is lost.
+    #: The affected worker, and the message to log if that worker is lost.
     address: str = ""
     loss: str = ""
 
 
 def view_cluster(dask_scheduler: Any) -> ClusterView:
-    """Return the state of a scheduler; runs in its process."""
+    """Return the state of a scheduler; runs in the scheduler process."""
     now = time.time()
     workers = [
         WorkerView(
@@ -93,26 +93,26 @@ def view_cluster(dask_scheduler: Any) -> ClusterView:
 
 @dataclass(eq=False)
 class Watchdog:
-    """Logs once when part of a cluster is stuck, and once when it recovers; a context manager.
+    """Log once when part of a cluster is stuck, and once when it recovers; a context manager.
 
-    It only polls the scheduler, from its own thread; its errors never reach a build.
+    It polls the scheduler from its own thread; its errors never affect a build.
 
     Parameters
     ----------
     client
         A synchronous ``distributed.Client``.
     num_workers
-        Expected workers, one per node.
+        Expected number of workers, one per node.
     task_limit
-        Seconds that a task may run, or the whole cluster make no progress.
+        Timeout in seconds for a task, or for progress of the whole cluster.
     silence_limit
-        Seconds that a worker may send no heartbeat.
+        Heartbeat timeout of a worker, in seconds.
     start_limit
         Seconds that expected workers may be missing.
     interval
         Seconds between polls.
     clock
-        Returns seconds that only grow.
+        Monotonic clock, in seconds.
     """
 
     client: Any
@@ -149,7 +149,7 @@ class Watchdog:
                 logger.debug("the watchdog could not look", exc_info=True)
 
     def check(self) -> None:
-        """Poll the scheduler once, and log what has changed."""
+        """Poll the scheduler once, and log changes."""
         now = self.clock()
         view = self._poll()
         if view is not None:
@@ -157,13 +157,13 @@ class Watchdog:
         else:
             name = f"the scheduler at {self._address}"
             lost = _Trouble(("scheduler",), f"{name} does not answer", f"{name} answers again")
-            # Nothing is known of the other troubles, so they are not over.
+            # The state of the other parts is unknown, so they do not count as recovered.
             troubles = self._troubles | {lost.subject: lost}
         if not self._ended.is_set():
             self._log(troubles, view)
 
     def _poll(self) -> ClusterView | None:
-        """Return the state of the scheduler, or None where it does not answer."""
+        """Return the state of the scheduler, or None if it does not respond."""
         if self.client.status != "running":
             return None
         try:
@@ -175,7 +175,7 @@ class Watchdog:
         return view
 
     def _find_troubles(self, view: ClusterView, now: float) -> Iterator[_Trouble]:
-        """Yield what is stuck."""
+        """Yield the stuck parts."""
         yield from self._find_missing(view, now)
         for worker in view.workers:
             name = f"worker {worker.name} at {worker.address}"
@@ -207,7 +207,7 @@ class Watchdog:
             )
 
     def _find_missing(self, view: ClusterView, now: float) -> Iterator[_Trouble]:
-        """Yield missing workers, or that all are missing."""
+        """Yield missing workers, or one item if all are missing."""
         count = len(view.workers)
         if self._lasts("none", None if count else 0, now) > min(_RESTART_SECONDS, self.start_limit):
             sentence = f"no worker is connected to the scheduler at {self._address}"
@@ -222,7 +222,7 @@ class Watchdog:
             yield _Trouble(("missing",), sentence, relief, state=count)
 
     def _lasts(self, subject: str, state: Any, now: float) -> float:
-        """Return for how many seconds a subject has been in a state; None is no state."""
+        """Return for how many seconds a subject has been in a state; None means no state."""
         for known in [key for key in self._since if key[0] == subject and key[1] != state]:
             del self._since[known]
         if state is None:
@@ -230,7 +230,7 @@ class Watchdog:
         return now - self._since.setdefault((subject, state), now)
 
     def _log(self, troubles: dict[tuple[str, ...], _Trouble], view: ClusterView | None) -> None:
-        """Log what is new and what is over."""
+        """Log new and resolved troubles."""
         connected = set() if view is None else {worker.address for worker in view.workers}
         for subject, trouble in self._troubles.items():
             if subject not in troubles:
