@@ -1,13 +1,13 @@
-"""The tokenizer kept in a store: a note that describes it, and its files.
+"""Tokenizer saved in a store: a note that describes it, and its files.
 
 ::
 
     STORE/_zindex/tokenizer.json              the note, with its own digest
     STORE/_zindex/tokenizer/<digest>/<name>   the files, whose digests are in the note
 
-They are written before the commit, or added to a committed store later: the note is created once,
-after its files, so that a reader sees all of them or none. Arrays and fingerprints do not depend on
-them; a store without a note is read as before.
+They are written before the commit, or added later to a committed store. The note is created once,
+after its files, so that readers see all of them or none. Arrays and fingerprints do not depend on
+them; stores without a note remain readable.
 """
 
 import hashlib
@@ -21,40 +21,40 @@ from zindex.io.objects import Place
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal
 
-#: Key of the note below a store's root, and of the folder of the files.
+#: Keys of the note and of the folder of its files, relative to the store's root.
 NOTE_KEY, FILES_KEY = "_zindex/tokenizer.json", "_zindex/tokenizer"
 _FOLDER = "_zindex"
 _DIGEST = "tokenizer_sha256"
 _REMEDY = "restore it, or remove it and add the tokenizer again"
-# Large enough for vocabularies of a million long tokens.
+# Maximum size of a note or file; allows vocabularies of a million long tokens.
 _MAX_NBYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerNote:
-    """Description of the tokenizer of a store's tokens."""
+    """Description of the tokenizer that produced a store's tokens."""
 
     #: SHA-256 of its file, or another identity defined by its library.
     identity: str
-    #: Ids from 0 on that its tokens may have; None if unknown.
+    #: Number of ids, starting at 0; None if unknown.
     vocab_size: int | None = None
-    #: SHA-256 of the texts of these ids; None if unknown.
+    #: SHA-256 of the vocabulary of these ids; None if unknown.
     vocabulary: str | None = None
-    #: How the texts of ids are written: only vocabularies of the same form can be compared.
+    #: How texts of ids are written; only vocabularies of the same form are comparable.
     form: str | None = None
     #: Library that opens the files.
     library: str | None = None
-    #: SHA-256 of each kept file by its name.
+    #: SHA-256 of each saved file, by name.
     files: dict[str, str] = field(default_factory=dict)
-    #: The file to open, "" for the folder of all; None if it cannot be reopened.
+    #: File to open, or "" for the folder; None if the tokenizer cannot be reopened.
     path: str | None = None
-    #: Options to open it with, and special tokens to add.
+    #: Options for opening it, and special tokens to add.
     options: dict[str, Any] = field(default_factory=dict)
     added: list = field(default_factory=list)  # type: ignore[type-arg]
 
     @property
     def folder(self) -> str:
-        """Key of the folder of the files, named by their digests."""
+        """Key of the folder of its files, which contains their digest."""
         return f"{FILES_KEY}/{fingerprint(dict(self.files))[:16]}"
 
     def same_vocabulary(self, other: "TokenizerNote") -> bool | None:
@@ -69,17 +69,17 @@ class TokenizerNote:
 
 
 def digest_file(content: bytes) -> str:
-    """Return the SHA-256, in hex, of the content of a file."""
+    """Return the SHA-256 of a file's content, in hex."""
     return hashlib.sha256(content).hexdigest()
 
 
 def read_note(root: Place) -> TokenizerNote | None:
-    """Return the note of a store; None if it has none.
+    """Read the note of a store; None if it has none.
 
     Raises
     ------
     StoreError, VerificationError
-        If it is damaged.
+        If the note is damaged.
     """
     path = root / NOTE_KEY
     try:
@@ -94,12 +94,12 @@ def read_note(root: Place) -> TokenizerNote | None:
 
 
 def read_kept_file(root: Place, note: TokenizerNote, name: str) -> bytes:
-    """Return the content of a kept file.
+    """Read a saved file, and verify its digest.
 
     Raises
     ------
     VerificationError
-        If it is missing, or differs from the kept file.
+        If it is missing, or its digest does not match.
     """
     path = root / note.folder / name
     try:
@@ -112,12 +112,12 @@ def read_kept_file(root: Place, note: TokenizerNote, name: str) -> bytes:
 
 
 def check_note(root: Place, note: TokenizerNote) -> bool:
-    """Return whether a store already has this note; another note is an error.
+    """Return whether a store already has this note; raise if it has a different one.
 
     Raises
     ------
     FingerprintMismatchError
-        If the store keeps another tokenizer.
+        If the store has a different tokenizer.
     """
     found = read_note(root)
     if found is None:
@@ -131,7 +131,7 @@ def check_note(root: Place, note: TokenizerNote) -> bool:
 
 
 def write_note(root: Place, note: TokenizerNote, contents: Mapping[str, bytes]) -> None:
-    """Keep a tokenizer in a store, unless it is already kept.
+    """Save a tokenizer in a store; do nothing if it is already saved.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def write_note(root: Place, note: TokenizerNote, contents: Mapping[str, bytes]) 
     Raises
     ------
     FingerprintMismatchError
-        If the store keeps another tokenizer.
+        If the store has a different tokenizer.
     """
     if check_note(root, note):
         return
@@ -154,12 +154,12 @@ def write_note(root: Place, note: TokenizerNote, contents: Mapping[str, bytes]) 
         files.sync_directory(root / key)
     sealed = seal(asdict(note), _DIGEST)
     if not files.write_once(root / NOTE_KEY, [sealed]) and not check_note(root, note):
-        files.write_once(root / NOTE_KEY, [sealed], replace=True)  # the other one has no files
+        files.write_once(root / NOTE_KEY, [sealed], replace=True)  # the existing note has no files
     files.sync_directory(root / _FOLDER)
 
 
 def vocabulary_digest(vocab: Mapping[str, int], stop: int | None = None) -> str:
-    """Return the SHA-256, in hex, of a vocabulary: of its ids below a bound, with their texts.
+    """Return the SHA-256 of a vocabulary in hex, limited to ids below ``stop``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Tokenizers as part of the data: kept in stores, reopened, and compared with given ones."""
+"""Save tokenizers in stores, load them, and compare them with given ones."""
 
 import atexit
 import logging
@@ -29,7 +29,7 @@ from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# Threads that read the descriptions of many stores.
+# Number of threads that read tokenizer notes of many stores.
 _NUM_READERS = 8
 
 # These libraries write vocabularies in the same form as the tokenizers library.
@@ -37,37 +37,37 @@ _FORMS = {"bpe": "huggingface", "wordpiece": "huggingface"}
 
 
 class KeptTokenizer(NamedTuple):
-    """A tokenizer as kept in a store."""
+    """A tokenizer as saved in a store."""
 
     note: TokenizerNote
-    #: Contents of its files by name.
+    #: Contents of its files, by name.
     contents: Mapping[str, bytes]
 
     def check(self, root: Place) -> None:
-        """Raise FingerprintMismatchError if a store keeps a different tokenizer."""
+        """Raise FingerprintMismatchError if a store has a different tokenizer."""
         check_note(root, self.note)
 
     def write(self, root: Place) -> None:
-        """Keep it in a store; FingerprintMismatchError if the store keeps a different one."""
+        """Save it in a store; raise FingerprintMismatchError if the store has a different one."""
         write_note(root, self.note, self.contents)
 
 
 def describe_tokenizer(
     tokenizer: TokenizerLike | TextEncoder, *, keep_files: bool = True
 ) -> KeptTokenizer:
-    """Return a tokenizer in the form in which stores keep it.
+    """Return a tokenizer in the form in which stores save it.
 
     Parameters
     ----------
     tokenizer
         See `TextEncoder`.
     keep_files
-        Whether to keep its files, or only its identity and that of its vocabulary.
+        Whether to include its files, or only the digests of the tokenizer and its vocabulary.
 
     Raises
     ------
     ConfigError
-        If it is not a tokenizer.
+        If the object is not a tokenizer.
     """
     encoder = tokenizer if isinstance(tokenizer, TextEncoder) else TextEncoder(tokenizer)
     identity = encoder.identity()
@@ -88,7 +88,7 @@ def describe_tokenizer(
 
 
 def read_kept(root: Place) -> KeptTokenizer | None:
-    """Return the tokenizer kept in a store, for another store to keep; None if it has none."""
+    """Return the tokenizer saved in a store, for another store to save; None if it has none."""
     note = read_note(root)
     if note is None:
         return None
@@ -96,7 +96,7 @@ def read_kept(root: Place) -> KeptTokenizer | None:
 
 
 def _open_own(encoder: TextEncoder) -> TextTokenizer | None:
-    """Return zindex's tokenizer of an encoder; None if it has an object of another library."""
+    """Return zindex's tokenizer of an encoder; None if it wraps an object of another library."""
     if encoder.path is not None:
         return open_text_tokenizer(encoder.path, "huggingface")
     own = getattr(encoder.tokenizer, "_tokenizer", encoder.tokenizer)  # has Megatron's interface
@@ -104,7 +104,7 @@ def _open_own(encoder: TextEncoder) -> TextTokenizer | None:
 
 
 def _read_vocab(tokenizer: Any) -> Mapping[str, int] | None:
-    """Return the texts of a tokenizer's tokens with their ids; None if it does not list them."""
+    """Return the vocabulary of a tokenizer, from text to id; None if it has no such listing."""
     if hasattr(tokenizer, "get_vocab"):
         found = tokenizer.get_vocab()
     else:
@@ -113,19 +113,19 @@ def _read_vocab(tokenizer: Any) -> Mapping[str, int] | None:
 
 
 def _count_ids(vocab: Mapping[str, int], size: int | None) -> int:
-    """Return the number of ids from 0 on, with gaps."""
+    """Return the number of ids, starting at 0 and including gaps."""
     return max(size or 0, 1 + max(vocab.values(), default=-1))
 
 
 def _form_of(tokenizer: Any) -> str | None:
-    """Return the form in which a tokenizer writes the texts of its ids; None if unknown."""
+    """Return how a tokenizer writes the texts of its ids; None if unknown."""
     own = getattr(tokenizer, "_tokenizer", tokenizer)  # has Megatron's interface
     library = getattr(own, "library", None)
     return _FORMS.get(library, library) if isinstance(library, str) else None
 
 
 def open_tokenizer(store: PlaceLike) -> TextTokenizer:
-    """Return the tokenizer kept in a store.
+    """Open the tokenizer saved in a store.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def open_tokenizer(store: PlaceLike) -> TextTokenizer:
     Raises
     ------
     ConfigError
-        If it keeps no tokenizer, or not its files.
+        If the store has no tokenizer, or was saved without its files.
     VerificationError
         If a file is damaged.
     """
@@ -150,7 +150,7 @@ def open_tokenizer(store: PlaceLike) -> TextTokenizer:
 
 
 def _open_files(root: Place, note: TokenizerNote) -> TextTokenizer:
-    """Return the tokenizer of kept files, after checking them."""
+    """Verify the saved files, and open the tokenizer."""
     assert note.path is not None
     contents = {name: read_kept_file(root, note, name) for name in note.files}
     folder = root / note.folder
@@ -167,11 +167,11 @@ def _open_files(root: Place, note: TokenizerNote) -> TextTokenizer:
 
 @cache
 def _local_copy(url: str, identity: str) -> Path:
-    """Return a temporary folder of this process for the files of a store in object storage."""
+    """Return a temporary folder, private to this process, for files from object storage."""
     folder = tempfile.mkdtemp(prefix="zindex-tokenizer-")
 
     def remove(owner: int = os.getpid()) -> None:
-        if os.getpid() == owner:  # and not a forked child
+        if os.getpid() == owner:  # not a forked child
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
@@ -179,20 +179,20 @@ def _local_copy(url: str, identity: str) -> Path:
 
 
 def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
-    """Check that a tokenizer matches the tokens of a store; additional ids at its end are allowed.
+    """Check that a tokenizer matches the tokens of a store; extra ids at its end are allowed.
 
     Parameters
     ----------
     tokenizer
-        As of `zindex.text.tokenizers.open_tokenizer.as_tokenizer`.
+        See `zindex.text.tokenizers.open_tokenizer.as_tokenizer`.
     store, note
         The store, for the message, and its description of the tokenizer.
 
     Raises
     ------
     ConfigError
-        If it has fewer ids, or different texts for them. A vocabulary that cannot be compared, such
-        as that of another library, is a warning.
+        If it has fewer ids, or different texts for them. Logs a warning if the vocabularies cannot
+        be compared, for example because the tokenizer is from another library.
     """
     size: int | None = tokenizer.vocab_size
     if note.vocab_size is None or size is None:
@@ -227,14 +227,14 @@ def check_stores(tokenizer: Any, stores: Mapping[str, Place]) -> None:
     Parameters
     ----------
     tokenizer
-        As of `check_fit`.
+        See `check_fit`.
     stores
-        The locations of stores by their paths.
+        Locations of the stores, by path.
 
     Raises
     ------
     ConfigError
-        As of `check_blend` and `check_fit`.
+        See `check_blend` and `check_fit`.
     """
     found = map_in_threads(min(_NUM_READERS, len(stores)), read_note, stores.values())
     notes = dict(zip(stores, found, strict=True))
@@ -244,18 +244,18 @@ def check_stores(tokenizer: Any, stores: Mapping[str, Place]) -> None:
 
 
 def choose_tokenizer(notes: Mapping[str, TokenizerNote | None]) -> TextTokenizer:
-    """Return the tokenizer kept in the stores of a run.
+    """Return the tokenizer saved in the stores of a run.
 
     Parameters
     ----------
     notes
-        Descriptions by the paths of stores; None for stores without one. They are compatible, as
+        Descriptions by store path; None for stores without one. They must be compatible, as
         checked by `check_blend`.
 
     Raises
     ------
     ConfigError
-        If no store keeps the files of a tokenizer.
+        If no store has the files of a tokenizer.
     """
     kept = [(path, note) for path, note in notes.items() if note and note.path is not None]
     if not kept:
@@ -268,12 +268,12 @@ def choose_tokenizer(notes: Mapping[str, TokenizerNote | None]) -> TextTokenizer
 
 
 def check_blend(notes: Mapping[str, TokenizerNote | None]) -> None:
-    """Check that the stores of a blend have tokens of one vocabulary.
+    """Check that the stores of a blend use the same vocabulary.
 
     Parameters
     ----------
     notes
-        Descriptions by the paths of stores. Stores without one are not compared.
+        Descriptions by store path. Stores without one are not compared.
 
     Raises
     ------
@@ -313,7 +313,7 @@ def distinct_notes(
 
 
 def _is_beginning(long: tuple[str, TokenizerNote], short: tuple[str, TokenizerNote]) -> bool:
-    """Return whether the vocabulary of a kept tokenizer is a prefix of another one's."""
+    """Return whether the vocabulary of a saved tokenizer is a prefix of another one."""
     (path, note), size = long, short[1].vocab_size
     if note.path is None or size is None:
         return False

@@ -1,1 +1,1 @@
-"""Tokenizers of every kind of file that Megatron knows, with one interface; no torch."""
+"""Tokenizers for all file formats that Megatron supports, with one interface; no torch."""

@@ -9,7 +9,7 @@ from zindex.arrays import IntegerArray
 
 
 def special_token(name: str, meaning: str) -> property:
-    """Return the property of a tokenizer with the id of a special token."""
+    """Return a property that looks up the id of a special token."""
 
     def find(tokenizer: "MegatronTokenizer") -> int:
         return tokenizer._find_special(name)
@@ -18,14 +18,14 @@ def special_token(name: str, meaning: str) -> property:
 
 
 class MegatronTokenizer(ABC):
-    """Base class of tokenizers: special tokens, and the identity that cache keys include.
+    """Base class of tokenizers: special tokens, and the identity used in cache keys.
 
     Parameters
     ----------
     tokenizer_paths
         Paths or prefixes of the tokenizer's files.
     tokenizer_options
-        Its options; the identity has them as text.
+        Other options of the tokenizer, included in its identity as text.
 
     Attributes
     ----------
@@ -49,22 +49,22 @@ class MegatronTokenizer(ABC):
         """Return the token ids of a text."""
 
     def detokenize(self, ids: IntegerArray) -> str:
-        """Return the text of token ids; NotImplementedError if there is no way back."""
+        """Return the text of token ids; raise NotImplementedError if it cannot decode."""
         self._refuse("method", "detokenize")
 
     def offsets(self, ids: list[int], text: str) -> list[int]:
-        """Return the start of each token in the text; NotImplementedError if unknown."""
+        """Return the start of each token in the text; raise NotImplementedError if unknown."""
         self._refuse("method", "offsets")
 
     @property
     @abstractmethod
     def vocab(self) -> dict[str, int]:
-        """Token texts to ids."""
+        """Mapping from token text to id."""
 
     @property
     @abstractmethod
     def inv_vocab(self) -> dict[int, str]:
-        """Ids to token texts."""
+        """Mapping from id to token text."""
 
     @property
     @abstractmethod
@@ -80,11 +80,11 @@ class MegatronTokenizer(ABC):
     mask = special_token("mask", "the mask token")
 
     def _find_special(self, name: str) -> int:
-        """Return the id of a special token; this base class has none."""
+        """Return the id of a special token; the base class has none."""
         self._refuse("attribute", name)
 
     def _refuse(self, kind: str, name: str) -> NoReturn:
-        """Raise for an optional member that this tokenizer lacks."""
+        """Raise NotImplementedError for an optional member that this tokenizer lacks."""
         raise NotImplementedError(f"{type(self).__name__} has no {kind} {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers without a vocabulary file: ids written as text, and bytes."""
+"""Tokenizers without a vocabulary file: decimal ids and UTF-8 bytes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -10,21 +10,21 @@ _NUM_BYTES = 256
 
 
 class NullTokenizer(TextTokenizer):
-    """Decimal ids separated by blanks, for tests and mock data.
+    """Decimal ids separated by spaces, for tests and mock data.
 
     Parameters
     ----------
     vocab_size
-        Number of ids that texts may hold, >= 1; the end of a document has the next id.
+        Number of ids allowed in texts, >= 1; the next id marks the end of a document.
 
     Raises
     ------
     ConfigError
-        If that is not positive.
+        If ``vocab_size`` is not positive.
 
     Notes
     -----
-    There is no padding; ``cls``, ``sep`` and ``mask`` are -1. Source: Megatron Core
+    There is no padding token; ``cls``, ``sep`` and ``mask`` are -1. Source: Megatron Core
     ``tokenizers/text/libraries/null_tokenizer.py``.
 
     Examples
@@ -47,21 +47,21 @@ class NullTokenizer(TextTokenizer):
 
     @property
     def vocab(self) -> dict[str, int]:
-        """Numbers as text to themselves."""
+        """Mapping from each number, as text, to itself."""
         return {str(number): number for number in range(self.vocab_size)}
 
     def special_id(self, name: str) -> int | None:
-        """Return -1 for those that Megatron's null tokenizer has as -1; None for unknown ones."""
+        """Return -1 for special tokens that Megatron sets to -1; None for unknown names."""
         if name in ("cls_token", "sep_token", "mask_token"):
             return -1
         return self._num_ids - 1 if name == "eos_token" else None
 
     def _encode(self, text: str) -> list[int]:
-        """Return the ids of a text; ConfigError if it holds anything else."""
+        """Return the ids of a text; raise ConfigError if a word is not a valid id."""
         return list(map(self._parse, text.split()))
 
     def _parse(self, word: str) -> int:
-        """Return the id that a word writes."""
+        """Parse one word as an id."""
         found = self.token_to_id(word)
         if found is None:
             raise ConfigError(
@@ -71,45 +71,45 @@ class NullTokenizer(TextTokenizer):
         return found
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return ids as text."""
+        """Format ids as text."""
         return " ".join(str(int(number)) for number in ids)
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id that a token writes, or None."""
+        """Parse a token as an id; None if it is invalid."""
         is_id = token.isascii() and token.isdecimal() and int(token) < self.vocab_size
         return int(token) if is_id else None
 
     def id_to_token(self, number: int) -> str | None:
-        """Return an id as text, or None if it is out of range."""
+        """Format an id as text; None if it is out of range."""
         return str(number) if 0 <= number < self.vocab_size else None
 
     def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the first character of each id."""
+        """Return the offset of the first character of each id."""
         lengths = [1 + len(str(number)) for number in ids]
         return [0, *accumulate(lengths)][: len(ids)]
 
 
 class ByteLevelTokenizer(TextTokenizer):
-    """The bytes of a text in UTF-8.
+    """UTF-8 bytes of a text.
 
     Parameters
     ----------
     special_tokens
-        Texts of tokens with ids at the end of the vocabulary, from the highest id downwards.
+        Special tokens, with ids at the end of the vocabulary, from the highest id downwards.
     vocab_size
-        Number of ids without these, >= 256.
+        Number of ids without special tokens, >= 256.
     eos_id, pad_id, bos_id
-        Ids of the end of a text, of padding and of the beginning; None for none.
+        Ids of the end-of-sequence, padding and beginning-of-sequence tokens; None for none.
 
     Raises
     ------
     ConfigError
-        If the vocabulary is smaller than all bytes.
+        If the vocabulary has fewer than 256 ids.
 
     Notes
     -----
-    Source: Megatron Core ``tokenizers/text/libraries/bytelevel_tokenizer.py``. As
-    there, the text of ids has no trailing white space.
+    Source: Megatron Core ``tokenizers/text/libraries/bytelevel_tokenizer.py``. As in
+    Megatron, trailing white space is stripped from decoded text.
 
     Examples
     --------
@@ -147,12 +147,12 @@ class ByteLevelTokenizer(TextTokenizer):
 
     @property
     def vocab(self) -> dict[str, int]:
-        """Every byte as the character of its number, and the special tokens."""
+        """Mapping from each byte, as a character, and each special token to its id."""
         found = {chr(number): number for number in range(_NUM_BYTES)}
         return found | dict(sorted(self._special.items(), key=lambda pair: pair[1]))
 
     def special_id(self, name: str) -> int | None:
-        """Return the id of a special token by its name, or None."""
+        """Return the id of a named special token, or None."""
         return self._ids.get(name)
 
     def _encode(self, text: str) -> list[int]:
@@ -160,12 +160,12 @@ class ByteLevelTokenizer(TextTokenizer):
         return list(text.encode())
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return the text of bytes; other ids and invalid UTF-8 are left out."""
+        """Decode bytes; other ids and invalid UTF-8 are dropped."""
         content = bytes(int(number) for number in ids if number < _NUM_BYTES)
         return content.decode(errors="ignore").rstrip()
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a special token or of one character below 256, or None."""
+        """Return the id of a special token or of a character below 256, or None."""
         if token in self._special:
             return self._special[token]
         return ord(token) if len(token) == 1 and ord(token) < _NUM_BYTES else None
@@ -177,6 +177,6 @@ class ByteLevelTokenizer(TextTokenizer):
         return {place: text for text, place in self._special.items()}.get(number)
 
     def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the character of each byte."""
+        """Return the character offset of each byte."""
         starts = [i for i, letter in enumerate(text) for _ in letter.encode()]
         return starts[: len(ids)]

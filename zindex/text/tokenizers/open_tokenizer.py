@@ -1,4 +1,4 @@
-"""Open the tokenizer of a file or an object, whose library may be inferred."""
+"""Open a tokenizer from a file or wrap an object; the library can be inferred."""
 
 import inspect
 import os
@@ -23,9 +23,9 @@ _CLASSES = {
     "wordpiece": "rust_tokenizers:WordPieceTokenizer",
     "bpe": "rust_tokenizers:BytePairTokenizer",
 }
-#: Libraries that read no file.
+#: Libraries that need no file.
 WITHOUT_FILES = ("byte-level", "null", "null-text")
-#: Library and options of each ``tokenizer_type`` of Megatron's.
+#: Library and options for each ``tokenizer_type`` of Megatron.
 MEGATRON_TYPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "BertWordPieceLowerCase": ("wordpiece", {"lower_case": True}),
     "BertWordPieceCase": ("wordpiece", {"lower_case": False}),
@@ -40,7 +40,7 @@ MEGATRON_TYPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def find_library(path: str | os.PathLike[str]) -> str:
-    """Return the library that reads a file or folder, by names and first bytes.
+    """Infer the library that reads a file or folder, from file names and first bytes.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def find_library(path: str | os.PathLike[str]) -> str:
     if file.suffix == ".model":
         # Some tiktoken files have this suffix; SentencePiece models are not text.
         return "tiktoken" if _begins_with_rank(start) else "sentencepiece"
-    first = start.lstrip()[:1]  # ``[`` begins Megatron's tiktoken lists
+    first = start.lstrip()[:1]  # Megatron's tiktoken lists start with ``[``
     if file.suffix == ".tiktoken" or (file.suffix == ".json" and first == b"["):
         return "tiktoken"
     if file.suffix == ".txt":
@@ -74,19 +74,19 @@ def find_library(path: str | os.PathLike[str]) -> str:
 
 
 def as_tokenizer(tokenizer: Any) -> Any:
-    """Return a tokenizer with the interface that datasets expect.
+    """Convert an object or path to a tokenizer with the interface that datasets expect.
 
     Parameters
     ----------
     tokenizer
-        One with this interface already (``vocab_size`` and ``unique_identifiers``), such as
-        Megatron's, which is returned; a path that `open_text_tokenizer` opens; or an object of
-        another library that `zindex.text.tokenizers.wrapped.wrap_tokenizer` knows.
+        An object that already has this interface (``vocab_size`` and ``unique_identifiers``), such
+        as Megatron's, returned unchanged; a path for `open_text_tokenizer`; or an object of
+        another library supported by `zindex.text.tokenizers.wrapped.wrap_tokenizer`.
 
     Raises
     ------
     ConfigError
-        If it is none of these, or there is no such file.
+        If it is none of these, or the file does not exist.
     """
     if isinstance(tokenizer, str | os.PathLike):
         if not os.path.exists(tokenizer):
@@ -111,23 +111,23 @@ def as_tokenizer(tokenizer: Any) -> Any:
 def open_text_tokenizer(
     path: str | os.PathLike[str] | None = None, library: str | None = None, **options: Any
 ) -> TextTokenizer:
-    """Open the tokenizer of a file.
+    """Open a tokenizer from a file.
 
     Parameters
     ----------
     path
-        The file, or a folder with one; of GPT-2's BPE the folder of vocab.json and merges.txt.
+        The file, or its folder; for GPT-2's BPE the folder of vocab.json and merges.txt.
     library
         ``"huggingface"``, ``"sentencepiece"``, ``"tiktoken"``, ``"wordpiece"``, ``"bpe"``,
         ``"byte-level"`` or ``"null"``, or one of Megatron's tokenizer types; None infers it from
         the file.
     options
-        Arguments of its class.
+        Arguments of the tokenizer class.
 
     Raises
     ------
     ConfigError
-        If there is no such library, file or option.
+        If the library, file or option does not exist.
     """
     if library is None:
         if path is None:
@@ -153,7 +153,7 @@ def open_text_tokenizer(
 
 
 def _check_options(make: Callable[..., Any], library: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a class does not have."""
+    """Raise ConfigError for options that a class does not accept."""
     known = list(inspect.signature(make).parameters)
     if library not in WITHOUT_FILES:
         known = known[1:]
@@ -166,7 +166,7 @@ def _check_options(make: Callable[..., Any], library: str, options: Mapping[str,
 
 
 def _find_file(path: Path, library: str) -> Path:
-    """Return the file of a library in a folder, or the path itself."""
+    """Return the file of a library in a folder, or the path itself if it is not a folder."""
     names = {
         "sentencepiece": "tokenizer.model",
         "wordpiece": "vocab.txt",
@@ -176,7 +176,7 @@ def _find_file(path: Path, library: str) -> Path:
 
 
 def _read_start(file: Path) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read."""
+    """Return the first bytes of a file; empty if it cannot be read."""
     try:
         with open_file(file) as stream:
             return stream.read(1 << 12)
@@ -185,6 +185,6 @@ def _read_start(file: Path) -> bytes:
 
 
 def _begins_with_rank(start: bytes) -> bool:
-    """Return whether a file begins with a line of base64 and a rank, as tiktoken's do."""
+    """Return whether a file starts with a line of base64 and a rank, as tiktoken's files do."""
     word, blank, rank = start.partition(b"\n")[0].strip().partition(b" ")
     return bool(blank) and rank.isdigit() and word.isascii() and b"\0" not in word

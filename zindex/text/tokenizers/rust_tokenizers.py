@@ -1,4 +1,4 @@
-"""Tokenizers of the `tokenizers` library: ``tokenizer.json``, GPT-2's byte pairs and WordPiece."""
+"""Tokenizers of the `tokenizers` library: ``tokenizer.json``, GPT-2's BPE and WordPiece."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from zindex.text.tokenizers.text_tokenizer import (
     local_file,
 )
 
-#: Name of a tokenizer's file in its folder.
+#: Default file name in a tokenizer folder.
 TOKENIZER_FILE = "tokenizer.json"
 _END_OF_TEXT = "<|endoftext|>"
 _WORDPIECE_TOKENS = {
     f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")
 }
-# Megatron gives these the next ids where the vocabulary lacks them.
+# Megatron adds these with the next ids if the vocabulary lacks them.
 _WORDPIECE_ENDS = {"bos_token": "[BOS]", "eos_token": "[EOS]"}
 
 
@@ -34,12 +34,12 @@ class RustTokenizer(TextTokenizer):
     Parameters
     ----------
     tokenizer
-        The wrapped tokenizer, without truncation and padding.
+        The tokenizer to wrap, without truncation and padding.
     files, options
         See `TextTokenizer`.
     """
 
-    #: Whether the text of ids leaves out special tokens.
+    #: Whether decoding skips special tokens.
     skips_special = False
 
     def __init__(self, tokenizer: Any, *files: str | os.PathLike[str], **options: Any) -> None:
@@ -48,12 +48,12 @@ class RustTokenizer(TextTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, with those of added tokens."""
+        """Number of ids, including added tokens."""
         return int(self.tokenizer.get_vocab_size())
 
     @property
     def vocab(self) -> dict[str, int]:
-        """Texts of tokens to ids, by id."""
+        """Mapping from token text to id, sorted by id."""
         found = self.tokenizer.get_vocab()
         return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
@@ -65,31 +65,31 @@ class RustTokenizer(TextTokenizer):
         return [encoding.ids for encoding in found]
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return the text of ids."""
+        """Decode ids to text."""
         numbers = [int(number) for number in ids]
         return str(self.tokenizer.decode(numbers, skip_special_tokens=self.skips_special))
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a token's text, or None."""
+        """Return the id of a token, or None."""
         found: int | None = self.tokenizer.token_to_id(token)
         return found
 
     def id_to_token(self, number: int) -> str | None:
-        """Return the text of an id's token, or None."""
+        """Return the token of an id, or None."""
         if number < 0:
             return None
         found: str | None = self.tokenizer.id_to_token(number)
         return found
 
     def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the first character of each token."""
+        """Return the offset of the first character of each token."""
         spans = self.tokenizer.encode(text, add_special_tokens=False).offsets
         starts = [start for start, _ in spans[: len(ids)]]
         end = spans[-1][1] if spans else 0
         return starts + [end] * (len(ids) - len(starts))
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write the tokenizer with all added tokens to a folder, as a ``tokenizer.json``."""
+        """Write the tokenizer, including added tokens, to a folder as ``tokenizer.json``."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
@@ -113,29 +113,29 @@ class RustTokenizer(TextTokenizer):
 
 
 class HuggingFaceTokenizer(RustTokenizer):
-    """A ``tokenizer.json`` with the special tokens that its folder names.
+    """A ``tokenizer.json`` with the special tokens configured in its folder.
 
     Parameters
     ----------
     path
         The file or its folder.
     bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token
-        Special tokens by name, in place of the folder's; one that the vocabulary lacks gets the
-        next id.
+        Special tokens by name, overriding those of the folder; a token that the vocabulary lacks
+        gets the next id.
     include_special_tokens
-        Whether a text gets the tokens that the tokenizer puts around one.
+        Whether encoding adds special tokens around a text, as configured in the file.
 
     Raises
     ------
     ConfigError
-        If there is no such file, or it is damaged.
+        If the file is missing or damaged.
 
     Notes
     -----
-    Where only one of ``eos_token`` and ``sep_token``, or of ``bos_token`` and ``cls_token``, is
-    named, the other gets the same text, as in Megatron Core
-    ``tokenizers/text/libraries/huggingface_tokenizer.py``. Nothing is downloaded, and no code of a
-    tokenizer is run.
+    If only one of ``eos_token`` and ``sep_token``, or of ``bos_token`` and ``cls_token``, is
+    set, the other gets the same value, as in Megatron Core
+    ``tokenizers/text/libraries/huggingface_tokenizer.py``. Nothing is downloaded, and no code
+    of a tokenizer is run.
     """
 
     library = "huggingface"
@@ -188,20 +188,20 @@ class HuggingFaceTokenizer(RustTokenizer):
 
 
 def share_name(known: dict[str, Any], one: str, other: str) -> None:
-    """Give the token of one name to the other name where that has none."""
+    """Copy the token of one name to the other if only one of them is set."""
     first, second = known.get(one), known.get(other)
     known[one], known[other] = first or second, second or first
 
 
 class BytePairTokenizer(RustTokenizer):
-    """GPT-2's byte pairs: a ``vocab.json`` and a ``merges.txt``.
+    """GPT-2's byte-pair encoding: a ``vocab.json`` and a ``merges.txt``.
 
     Parameters
     ----------
     vocab_file
-        Ids of all tokens; or the folder of both files, or the path of the merges in it.
+        JSON file of all token ids; or the folder of both files, or the path of the merges in it.
     merges_file
-        Pairs to merge, in order of precedence; None: ``merges.txt`` in the vocabulary's folder.
+        Merges in order of precedence; None uses ``merges.txt`` in the vocabulary's folder.
 
     Raises
     ------
@@ -210,7 +210,7 @@ class BytePairTokenizer(RustTokenizer):
 
     Notes
     -----
-    ``<|endoftext|>`` ends documents if the vocabulary has it. Source: Megatron-LM's
+    ``<|endoftext|>`` marks the end of a document if the vocabulary has it. Source: Megatron-LM's
     ``_GPT2BPETokenizer``.
     """
 
@@ -240,33 +240,33 @@ class BytePairTokenizer(RustTokenizer):
             self._name_tokens({"eos_token": _END_OF_TEXT})
 
     def kept_files(self) -> KeptFiles:
-        """Return both files, by the names that their folder must have."""
+        """Return both files, under the names that their folder must have."""
         vocab, merges = (file.read_bytes() for file in self.files)
         return KeptFiles({"vocab.json": vocab, "merges.txt": merges}, "")
 
 
 class WordPieceTokenizer(RustTokenizer):
-    """WordPiece over a ``vocab.txt``, as BERT and Megatron's BERT and T5 use it.
+    """WordPiece with a ``vocab.txt``, as in BERT and Megatron's BERT and T5.
 
     Parameters
     ----------
     vocab_file
-        One piece per line; pieces within words begin with ``##``. The line number is the id.
+        One piece per line, whose id is the line number; pieces inside words start with ``##``.
     lower_case
-        Whether texts are lowercased and lose their accents (``BertWordPieceLowerCase``), or not
+        Whether texts are lowercased and accents stripped (``BertWordPieceLowerCase``) or not
         (``BertWordPieceCase``).
     vocab_extra_ids
-        Number of sentinels ``<extra_id_0>`` and so on to add, which T5 needs.
+        Number of sentinel tokens ``<extra_id_0>`` and so on to add, for T5.
 
     Raises
     ------
     ConfigError
-        If the file is missing, names a piece twice, or lacks [UNK], [CLS], [SEP], [PAD] or [MASK].
+        If the file is missing, repeats a piece, or lacks [UNK], [CLS], [SEP], [PAD] or [MASK].
 
     Notes
     -----
     ``[BOS]``, ``[EOS]`` and the sentinels get the next ids if the file lacks them. Special tokens
-    that are written in a text become such tokens. Source: Megatron-LM's
+    in a text are encoded as such. Source: Megatron-LM's
     ``_BertWordPieceTokenizer``; words of more than 100 characters are unknown, as in transformers.
 
     Examples
@@ -302,8 +302,8 @@ class WordPieceTokenizer(RustTokenizer):
 
 
 def _read_pieces(file: Path) -> dict[str, int]:
-    """Return the pieces of a WordPiece vocabulary with their ids."""
-    # Pieces may be characters that end a line elsewhere: only \n does here.
+    """Read the pieces of a WordPiece vocabulary and their ids."""
+    # Other line separators may be pieces: only \n ends a line here.
     lines = read_text(file).removesuffix("\n").split("\n")
     vocab: dict[str, int] = {}
     for number, line in enumerate(lines):
@@ -324,19 +324,19 @@ def _read_pieces(file: Path) -> dict[str, int]:
 
 
 def find_tokenizer_file(path: Path) -> Path:
-    """Return the file of a tokenizer by its path or that of its folder.
+    """Return a tokenizer file, given its path or that of its folder.
 
     Raises
     ------
     ConfigError
-        If there is none.
+        If the file does not exist.
     """
     file = path / TOKENIZER_FILE if path.is_dir() else path
     return local_file(file, f"a tokenizer, {TOKENIZER_FILE} or a folder with one,")
 
 
 def load_tokenizer_file(file: Path) -> Any:
-    """Return the tokenizer of a file without truncation and padding.
+    """Load a tokenizer from a file, without truncation and padding.
 
     Raises
     ------

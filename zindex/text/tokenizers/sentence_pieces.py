@@ -1,4 +1,4 @@
-"""SentencePiece models by their ``.model`` file."""
+"""Tokenizers for SentencePiece ``.model`` files."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from zindex.lazy import need
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file
 
 _NAMES = ("bos", "eos", "unk", "pad")
-# Pieces write it in place of a blank.
+# SentencePiece writes a space as this character.
 _BLANK = "\u2581"
 
 
@@ -22,21 +22,21 @@ class SentencePieceTokenizer(TextTokenizer):
     path
         The ``.model`` file.
     special_tokens
-        Tokens to find in texts before the model sees them: a list, or texts by name, such as
-        ``{"mask_token": "<MASK>"}``. Those that the model lacks get the next ids.
+        Tokens to match before the model encodes a text: a list, or a mapping by name, such as
+        ``{"mask_token": "<MASK>"}``. Tokens that the model lacks get the next ids.
     vocab_extra_ids
-        Sentinels ``<extra_id_0>`` and so on to add, which T5 needs.
+        Number of sentinel tokens ``<extra_id_0>`` and so on to add, for T5.
     legacy
-        Accepted for Megatron's sake, without effect: ``special_tokens`` decides.
+        Accepted for compatibility with Megatron and ignored; only ``special_tokens`` matters.
 
     Raises
     ------
     ConfigError
-        If the file is missing or no SentencePiece model.
+        If the file is missing or is not a SentencePiece model.
 
     Notes
     -----
-    With special tokens a text is split at them, the parts are encoded one by one, and the blank
+    With special tokens, a text is split at them, the parts are encoded separately, and the space
     that the model adds after a special token is removed. Source: Megatron Core
     ``tokenizers/text/libraries/sentencepiece_tokenizer.py``, with and without ``legacy``.
     """
@@ -78,12 +78,12 @@ class SentencePieceTokenizer(TextTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, with those of added tokens."""
+        """Number of ids, including added tokens."""
         return self._num_pieces + sum(number >= self._num_pieces for number in self._own.values())
 
     @property
     def vocab(self) -> dict[str, int]:
-        """Pieces to ids, by id."""
+        """Mapping from piece to id, sorted by id."""
         pieces = {self.model.id_to_piece(number): number for number in range(self._num_pieces)}
         return pieces | {text: at for text, at in self._own.items() if at >= self._num_pieces}
 
@@ -97,7 +97,7 @@ class SentencePieceTokenizer(TextTokenizer):
         return found
 
     def _encode(self, text: str) -> list[int]:
-        """Return the ids of a text that is split at special tokens."""
+        """Return the ids of a text, after splitting it at special tokens."""
         assert self._pattern is not None
         blank = self.model.piece_to_id(_BLANK)
         ids: list[int] = []
@@ -107,12 +107,12 @@ class SentencePieceTokenizer(TextTokenizer):
             ids += rest[1:] if at and rest[:1] == [blank] else rest
             ids.append(self._own[found[0]])
             at = found.end()
-        # Megatron keeps the blank of the last part.
+        # Megatron keeps the space of the last part.
         ids += self.model.encode(text[at:])
         return ids
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; added special tokens have blanks around them."""
+        """Decode ids to text; added special tokens are surrounded by spaces."""
         numbers = [int(number) for number in ids]
         if self._pattern is None:
             return str(self.model.decode(numbers))

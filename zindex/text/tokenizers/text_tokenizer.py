@@ -1,4 +1,4 @@
-"""The base class of zindex's tokenizers, with the method names of Megatron's libraries."""
+"""Base class of zindex's tokenizers, with the method names of Megatron's libraries."""
 
 import hashlib
 import os
@@ -12,45 +12,45 @@ from zindex.errors import ConfigError
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.tokenizers.base import MegatronTokenizer, special_token
 
-#: Special tokens with a name of their own; their texts are named with ``_token`` appended.
+#: Names of special tokens; their keys in settings end in ``_token``.
 NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 ADDITIONAL = "additional_special_tokens"
 
 
 class KeptFiles(NamedTuple):
-    """The files of a tokenizer as a corpus keeps them, and how they are opened again."""
+    """Files of a tokenizer as saved with a corpus, and how to reopen them."""
 
-    #: Contents by name.
+    #: File contents, by name.
     files: dict[str, bytes]
-    #: The file to open; "" for the folder of all.
+    #: File to open, or "" for the folder.
     path: str
-    #: Options to open it with: JSON values.
+    #: Options for opening it, as JSON values.
     options: dict[str, Any] = {}  # noqa: RUF012  never changed
 
 
 class TextTokenizer(MegatronTokenizer):
-    """Base class: texts to ids and back, and special tokens by name.
+    """Base class that maps texts to ids and back, and names special tokens.
 
     Parameters
     ----------
     files
         The tokenizer's files, in the order of the constructor's arguments.
     options
-        The constructor's other arguments. Files and options pickle the tokenizer.
+        The constructor's other arguments. Files and options are enough to pickle the tokenizer.
 
     Attributes
     ----------
     special_tokens_map
         Text of each named special token, such as ``eos_token``.
     additional_special_tokens
-        Texts of the unnamed ones, such as T5's sentinels, in the order of their ids.
+        Unnamed special tokens, such as T5's sentinels, in the order of their ids.
     chat_template
         The chat template, or None.
     """
 
-    #: Name of the library, as of `zindex.text.tokenizers.open_tokenizer`.
+    #: Name of the library; see `zindex.text.tokenizers.open_tokenizer`.
     library: ClassVar[str]
-    #: Number of ids, with special tokens, unless the library counts them.
+    #: Number of ids, including special tokens, unless the library counts them.
     _num_ids: int
 
     def __init__(self, *files: str | os.PathLike[str], **options: Any) -> None:
@@ -76,59 +76,59 @@ class TextTokenizer(MegatronTokenizer):
 
     @cached_property
     def inv_vocab(self) -> dict[int, str]:
-        """Ids to texts of tokens, by id."""
+        """Mapping from id to token text, sorted by id."""
         return {number: text for text, number in self.vocab.items()}
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, with those of special and added tokens."""
+        """Number of ids, including special and added tokens."""
         return self._num_ids
 
     def encode_batch(
         self, texts: Sequence[str], *, add_special_tokens: bool = True
     ) -> list[list[int]]:
-        """Return the ids of each text, with or without the tokens that surround a text."""
+        """Return the ids of each text, with or without surrounding special tokens."""
         return list(map(self._encode, texts))
 
     def _encode(self, text: str) -> list[int]:
-        """Return the ids of a text by a library that encodes one at a time."""
+        """Return the ids of one text; used by libraries that do not encode batches."""
         raise NotImplementedError
 
     @abstractmethod
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return the text of ids."""
+        """Decode ids to text."""
 
     @abstractmethod
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a token's text, or None if there is no such token."""
+        """Return the id of a token, or None if it does not exist."""
 
     @abstractmethod
     def id_to_token(self, number: int) -> str | None:
-        """Return the text of an id's token, or None if there is no such id."""
+        """Return the token of an id, or None if it does not exist."""
 
     def text_to_ids(self, text: str) -> list[int]:
         """Return the ids of a text."""
         return self.encode_batch([text], add_special_tokens=False)[0]
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the ids of a text, by the name that Megatron's datasets call."""
+        """Alias of `text_to_ids`, called by Megatron's datasets."""
         return self.text_to_ids(text)
 
     def detokenize(self, ids: Any) -> str:
-        """Return the text of ids, by the name that Megatron's datasets call."""
+        """Alias of `ids_to_text`, called by Megatron's datasets."""
         return self.ids_to_text(ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, by the name that ``tokenizers`` has."""
+        """Alias of `ids_to_text`, as in ``tokenizers``."""
         return self.ids_to_text(ids)
 
     def tokens_to_ids(self, tokens: str | Iterable[str]) -> list[int]:
-        """Return the ids of tokens' texts; an unknown one has the id of the unknown token.
+        """Return the ids of tokens; unknown tokens get the id of the unknown token.
 
         Raises
         ------
         ConfigError
-            If a token is unknown and the tokenizer has no token for such.
+            If a token is unknown and the tokenizer has no unknown token.
         """
         unknown = self.special_id("unk_token")
         ids = []
@@ -144,24 +144,24 @@ class TextTokenizer(MegatronTokenizer):
         return ids
 
     def add_special_tokens(self, special_tokens: Mapping[str, Any] | Sequence[str]) -> None:
-        """Name special tokens; those that are not in the vocabulary get the next ids.
+        """Name special tokens; tokens that are not in the vocabulary get the next ids.
 
         Parameters
         ----------
         special_tokens
-            Texts by name, such as ``{"eos_token": "<eod>"}``, also a list of
-            ``additional_special_tokens``; or that list alone.
+            Tokens by name, such as ``{"eos_token": "<eod>"}``, optionally with a list of
+            ``additional_special_tokens``; or only that list.
 
         Raises
         ------
         ConfigError
-            If there is no such name, or this kind of tokenizer takes no tokens.
+            If a name is unknown, or this kind of tokenizer cannot add tokens.
         """
         self._name_tokens(special_tokens)
         self._added.append(special_tokens)
 
     def _name_tokens(self, tokens: Mapping[str, Any] | Sequence[str]) -> None:
-        """Name special tokens in the constructor, which pickling repeats."""
+        """Name special tokens in the constructor, which unpickling repeats."""
         given: Mapping[str, Any] = tokens if isinstance(tokens, Mapping) else {ADDITIONAL: tokens}
         for name, value in given.items():
             if name == ADDITIONAL:
@@ -179,7 +179,7 @@ class TextTokenizer(MegatronTokenizer):
         self.__dict__.pop("inv_vocab", None)
 
     def _add_tokens(self, tokens: Sequence[str]) -> None:
-        """Give ids to the texts that have none."""
+        """Assign ids to tokens that have none."""
         missing = [text for text in tokens if self.token_to_id(text) is None]
         if missing:
             raise ConfigError(
@@ -189,23 +189,23 @@ class TextTokenizer(MegatronTokenizer):
 
     @property
     def added_tokens(self) -> list[Any]:
-        """Special tokens that were added after construction, as given to `add_special_tokens`."""
+        """Special tokens added after construction, as passed to `add_special_tokens`."""
         return list(self._added)
 
     def special_id(self, name: str) -> int | None:
-        """Return the id of a special token by its name, such as ``eos_token``; None: no such."""
+        """Return the id of a named special token, such as ``eos_token``, or None."""
         text = self.special_tokens_map.get(name)
         return None if text is None else self.token_to_id(text)
 
     def _find_special(self, name: str) -> int:
-        """Return the id of a special token; documents end like sequences."""
+        """Return the id of a special token; end of document defaults to end of sequence."""
         found = self.special_id(f"{'eos' if name == 'eod' else name}_token")
         if found is None:
             self._refuse("attribute", name)
         return found
 
     unk = special_token("unk", "the unknown token")
-    # The names of NeMo.
+    # Names used by NeMo.
     cls_id, sep_id, pad_id = MegatronTokenizer.cls, MegatronTokenizer.sep, MegatronTokenizer.pad
     bos_id, eos_id, mask_id = MegatronTokenizer.bos, MegatronTokenizer.eos, MegatronTokenizer.mask
     unk_id = unk
@@ -223,7 +223,7 @@ class TextTokenizer(MegatronTokenizer):
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """The texts of all special tokens."""
+        """Texts of all special tokens."""
         named = self.special_tokens_map.values()
         return list(dict.fromkeys([*named, *self.additional_special_tokens]))
 
@@ -236,20 +236,20 @@ class TextTokenizer(MegatronTokenizer):
         add_generation_prompt: bool = False,
         **variables: Any,
     ) -> str | list[int]:
-        """Return a dialogue as text or ids.
+        """Render a conversation as text or ids.
 
         Parameters
         ----------
         conversation
             Messages with ``role`` and ``content``.
         chat_template
-            The text of a template; None: the tokenizer's own.
+            Template text; None uses the tokenizer's own.
         tokenize
-            Whether to return ids.
+            Whether to return ids instead of text.
         add_generation_prompt
-            Whether the text ends by asking for the next answer.
+            Whether to append the prompt for the next answer.
         variables
-            Further variables of the template.
+            Further variables for the template.
 
         Raises
         ------
@@ -266,12 +266,12 @@ class TextTokenizer(MegatronTokenizer):
         return self.text_to_ids(rendered) if tokenize else rendered
 
     def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write the tokenizer with all added tokens to a folder, as a ``tokenizer.json``.
+        """Write the tokenizer, including added tokens, to a folder as ``tokenizer.json``.
 
         Raises
         ------
         ConfigError
-            If its library has files of its own.
+            If its library uses other files.
         """
         raise ConfigError(
             f"save_pretrained must be asked of a huggingface, bpe or wordpiece tokenizer, this "
@@ -279,12 +279,12 @@ class TextTokenizer(MegatronTokenizer):
         )
 
     def kept_files(self) -> KeptFiles | None:
-        """Return the files for a corpus to keep; None if there is no way to open them again."""
+        """Return the files to save with a corpus; None if they could not be reopened."""
         contents = {file.name: file.read_bytes() for file in self.files}
         return KeptFiles(contents, next(iter(contents), ""), self.options)
 
     def identity(self) -> str:
-        """Return the SHA-256, in hex, of its kind, files, options and added tokens."""
+        """Return the SHA-256, in hex, of the kind, files, options and added tokens."""
         digest = hashlib.sha256(type(self).__name__.encode())
         for file in self.files:
             digest.update(hashlib.sha256(file.read_bytes()).digest())

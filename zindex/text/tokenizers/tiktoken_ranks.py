@@ -1,4 +1,4 @@
-"""Byte pairs of the `tiktoken` library: Megatron's JSON vocabulary, or a plain file of ranks."""
+"""Byte-pair encoding with the `tiktoken` library, from Megatron's JSON or a plain rank file."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from zindex.errors import ConfigError
 from zindex.lazy import need
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer, local_file
 
-#: Expressions that split texts before bytes are merged; v1 and v2 are Megatron's.
+#: Regular expressions that split texts before merging; v1 and v2 are Megatron's.
 PATTERNS = {
     "v1": (r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"),
     "v2": (
@@ -25,7 +25,7 @@ PATTERNS = {
         r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
     ),
 }
-# Megatron's special tokens, which have the first ids, by their names.
+# Megatron's special tokens, which have the first ids, by name.
 _NAMED = {
     "unk_token": "<unk>",
     "bos_token": "<s>",
@@ -44,35 +44,35 @@ _NUM_BYTES = 256
 
 
 class TikTokenTokenizer(TextTokenizer):
-    """Byte pairs by rank.
+    """Byte-pair encoding by rank.
 
     Parameters
     ----------
     path
         Megatron's JSON list of ``rank``, ``token_bytes`` and ``token_str``, or a plain file with
-        base64 bytes and their rank on each line.
+        base64 bytes and a rank per line.
     special_tokens
-        Of Megatron's vocabulary: its first special tokens, which must include <unk>, <s>, </s>,
-        <mask>, <pad>, <cls> and <sep>; None: these. Of plain ranks: tokens after the highest rank,
-        or tokens with their ids.
+        For Megatron's vocabulary, its first special tokens, which must include <unk>, <s>, </s>,
+        <mask>, <pad>, <cls> and <sep>; None uses these. For plain ranks, tokens after the highest
+        rank, or a mapping from token to id.
     num_special_tokens
-        Number of special tokens of Megatron's vocabulary, before all others; the unnamed ones are
-        called <SPECIAL_i>. Plain ranks have none there.
+        Number of special tokens in Megatron's vocabulary, before all others; unnamed ones are
+        called <SPECIAL_i>. Plain ranks have none.
     pattern
-        How texts are split: ``"v1"``, ``"v2"``, ``"gpt2"``, ``"cl100k"``, or an expression. None
-        is v2 for Megatron's vocabulary; plain ranks need one unless the file's name implies it.
+        How texts are split: ``"v1"``, ``"v2"``, ``"gpt2"``, ``"cl100k"``, or a regular expression.
+        None is v2 for Megatron's vocabulary; plain ranks need one unless the file name implies it.
     vocab_size
-        Number of ids of Megatron's vocabulary, with special tokens; higher ranks are dropped.
+        Number of ids in Megatron's vocabulary, including special tokens; higher ranks are dropped.
 
     Raises
     ------
     ConfigError
-        If the file is missing or damaged, or a setting does not fit it.
+        If the file is missing or damaged, or a setting does not match it.
 
     Notes
     -----
-    Special tokens that are written in a text become such tokens. Unlike Megatron's, ids are decoded
-    together, so that characters of several tokens survive. Source: Megatron Core
+    Special tokens in a text are encoded as such. Unlike in Megatron, ids are decoded together,
+    so that characters split over several tokens survive. Source: Megatron Core
     ``tokenizers/text/libraries/tiktoken_tokenizer.py``.
     """
 
@@ -130,20 +130,20 @@ class TikTokenTokenizer(TextTokenizer):
             ) from error
 
     def _set_special(self, special: dict[str, int], num_ids: int) -> None:
-        """Set the ids of special tokens, and the number of all ids."""
+        """Set the ids of special tokens, and the total number of ids."""
         self._num_ids = num_ids
         self._special = special
         self._texts = {number: text for text, number in special.items()}
 
     def _name_ends(self, special: dict[str, int]) -> None:
-        """Name the end of documents among special tokens without names."""
+        """Name the end-of-document token among unnamed special tokens."""
         self.additional_special_tokens = list(special)
         ends = [text for text in ENDS if text in special]
         self.special_tokens_map = {"eos_token": ends[0]} if ends else {}
 
     @property
     def vocab(self) -> dict[str, int]:
-        """Texts of tokens to ids, by id; bytes that are not UTF-8 are escaped."""
+        """Mapping from token text to id, sorted by id; bytes that are not UTF-8 are escaped."""
         found = self._special | {_text_of(token): at for token, at in self._ranks.items()}
         return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
@@ -153,16 +153,16 @@ class TikTokenTokenizer(TextTokenizer):
         return ids
 
     def ids_to_text(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, with special tokens."""
+        """Decode ids to text, including special tokens."""
         return str(self.encoding.decode([int(number) for number in ids]))
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id of a token's text, or None."""
+        """Return the id of a token, or None."""
         found = self._special.get(token)
         return self._ranks.get(token.encode()) if found is None else found
 
     def id_to_token(self, number: int) -> str | None:
-        """Return the text of an id's token, or None."""
+        """Return the token of an id, or None."""
         if number in self._texts:
             return self._texts[number]
         try:
@@ -171,25 +171,25 @@ class TikTokenTokenizer(TextTokenizer):
             return None
 
     def offsets(self, ids: Sequence[int], text: str) -> list[int]:
-        """Return the first character of each token."""
+        """Return the offset of the first character of each token."""
         found: list[int] = self.encoding.decode_with_offsets(list(ids))[1]
         return found
 
 
 def _plain_copy(tokens: Sequence[str] | Mapping[str, int] | None) -> Any:
-    """Return special tokens as a dict or a list."""
+    """Copy special tokens to a dict or a list."""
     if tokens is None:
         return None
     return dict(tokens) if isinstance(tokens, Mapping) else list(tokens)
 
 
 def _text_of(token: bytes) -> str:
-    """Return bytes as text, a different one for each."""
+    """Convert bytes to text, injectively."""
     return token.decode(errors="backslashreplace")
 
 
 def _find_pattern(file: Path, pattern: str | None, is_list: bool) -> str:
-    """Return the expression that splits texts."""
+    """Return the regular expression that splits texts."""
     if pattern is not None:
         return PATTERNS.get(pattern, pattern)
     if is_list:
@@ -204,7 +204,7 @@ def _find_pattern(file: Path, pattern: str | None, is_list: bool) -> str:
 
 
 def _name_special(given: list[str], num_special: int) -> dict[str, int]:
-    """Return Megatron's special tokens with their ids, filled up to their number."""
+    """Return Megatron's special tokens and their ids, padded to their number."""
     missing = [text for text in _NAMED.values() if text not in given]
     if missing or len(set(given)) != len(given) or len(given) > num_special:
         raise ConfigError(
@@ -216,7 +216,7 @@ def _name_special(given: list[str], num_special: int) -> dict[str, int]:
 
 
 def _read_list(file: Path, vocab_size: int, num_special: int) -> dict[bytes, int]:
-    """Return the ids of the tokens of Megatron's JSON list, which follow the special ones."""
+    """Read Megatron's JSON list; ids follow those of the special tokens."""
     num_tokens = vocab_size - num_special
     try:
         rows = json.loads(file.read_bytes())[: max(0, num_tokens)]
@@ -247,7 +247,7 @@ def _read_list(file: Path, vocab_size: int, num_special: int) -> dict[bytes, int
 
 
 def _read_ranks(file: Path) -> dict[bytes, int]:
-    """Return the tokens of a plain file with their ranks."""
+    """Read the tokens and ranks of a plain file."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         if not line:

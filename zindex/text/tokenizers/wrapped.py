@@ -1,7 +1,7 @@
-"""Tokenizer objects of other libraries, with the methods of zindex's tokenizers.
+"""Wrap tokenizer objects of other libraries in the interface of zindex's tokenizers.
 
-Of tokenizers, transformers, tiktoken and SentencePiece; they are recognised by their methods, so
-that none of these libraries is imported here.
+Supports tokenizers, transformers, tiktoken and SentencePiece. Objects are recognised by their
+methods, so that none of these libraries is imported here.
 """
 
 import base64
@@ -21,13 +21,13 @@ _RANKS_FILE = "ranks.tiktoken"
 
 
 def wrap_tokenizer(tokenizer: Any) -> TextTokenizer | None:
-    """Return a tokenizer of another library with the methods of zindex's; None if it is unknown.
+    """Wrap a tokenizer of another library; None if it is not recognised.
 
     Parameters
     ----------
     tokenizer
         A ``tokenizers.Tokenizer``, a fast or slow tokenizer of transformers, a
-        ``tiktoken.Encoding`` or a ``sentencepiece.SentencePieceProcessor``. It is not changed.
+        ``tiktoken.Encoding`` or a ``sentencepiece.SentencePieceProcessor``. It is not modified.
     """
     if isinstance(tokenizer, type):
         return None
@@ -46,7 +46,7 @@ def wrap_tokenizer(tokenizer: Any) -> TextTokenizer | None:
 
 
 def _copy(tokenizer: Any) -> Any:
-    """Return a copy of a ``tokenizers.Tokenizer`` without truncation and padding."""
+    """Copy a ``tokenizers.Tokenizer`` without truncation and padding."""
     from tokenizers import Tokenizer
 
     copy = Tokenizer.from_str(tokenizer.to_str())
@@ -56,9 +56,9 @@ def _copy(tokenizer: Any) -> Any:
 
 
 def _guess_settings(tokenizer: Any) -> TokenizerSettings:
-    """Return the end of documents of a tokenizer that names none: its special token of such a text.
+    """Infer the end-of-document token of a tokenizer that names none, from its special tokens.
 
-    Texts as of plain tiktoken files.
+    Uses the same token texts as plain tiktoken files.
     """
     special = {
         token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
@@ -68,7 +68,7 @@ def _guess_settings(tokenizer: Any) -> TokenizerSettings:
 
 
 def _settings_of(tokenizer: Any) -> TokenizerSettings:
-    """Return the settings of a tokenizer of transformers, with its unnamed special tokens."""
+    """Return the settings of a transformers tokenizer, including unnamed special tokens."""
     found = settings_of_object(tokenizer)
     texts = map(str, getattr(tokenizer, "all_special_tokens", ()))
     named = found.special_tokens.values()
@@ -78,9 +78,9 @@ def _settings_of(tokenizer: Any) -> TokenizerSettings:
 
 
 def _name_settings(tokenizer: TextTokenizer, settings: TokenizerSettings) -> None:
-    """Name the special tokens of settings, and set the chat template."""
+    """Apply settings: name the special tokens, and set the chat template."""
     known = {f"{name}_token": settings.special_tokens.get(f"{name}_token") for name in NAMES}
-    share_name(known, "eos_token", "sep_token")  # as of a file
+    share_name(known, "eos_token", "sep_token")  # as for a file
     share_name(known, "bos_token", "cls_token")
     tokens = {name: text for name, text in known.items() if text is not None}
     tokenizer.chat_template = settings.default_template
@@ -88,7 +88,7 @@ def _name_settings(tokenizer: TextTokenizer, settings: TokenizerSettings) -> Non
 
 
 class WrappedRust(RustTokenizer):
-    """A ``tokenizers.Tokenizer``, also that of a fast tokenizer of transformers.
+    """Wrapper of a ``tokenizers.Tokenizer``, also that of a fast transformers tokenizer.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class WrappedRust(RustTokenizer):
         return partial(type(self), self.tokenizer, self._settings), (), super().__reduce__()[2]
 
     def identity(self) -> str:
-        """Return the SHA-256, in hex, of what ``to_str`` returns."""
+        """Return the SHA-256, in hex, of the output of ``to_str``."""
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
 
     def kept_files(self) -> KeptFiles:
@@ -122,7 +122,7 @@ class WrappedRust(RustTokenizer):
 
 
 class WrappedSentencePieces(SentencePieceTokenizer):
-    """A ``SentencePieceProcessor``.
+    """Wrapper of a ``SentencePieceProcessor``.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class WrappedSentencePieces(SentencePieceTokenizer):
 
 
 class WrappedEncoding(TikTokenTokenizer):
-    """A ``tiktoken.Encoding``.
+    """Wrapper of a ``tiktoken.Encoding``.
 
     Parameters
     ----------
