@@ -1,6 +1,6 @@
-"""Runs, corpora and stores as xarray shows them: with coordinates, units and names.
+"""Open runs, corpora and stores in xarray, with coordinates, units and names.
 
-``xarray.open_dataset(path, engine="zindex")`` finds this module by its entry point.
+``xarray.open_dataset(path, engine="zindex")`` finds this module through its entry point.
 """
 
 import os
@@ -40,24 +40,24 @@ _TOKEN_SPECS = (
 
 
 def open_index(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> xarray.DataTree:
-    """Return the indices of a run as an ``xarray.DataTree`` of Dask arrays.
+    """Open the indices of a run as an ``xarray.DataTree`` of Dask arrays.
 
-    What is built is read; the rest is computed, chunk by chunk as it is used. A chunk is the shard
-    that a build stores. Sizes of packed indices are known once all documents are packed, so this
-    call counts them, on the Dask client of the process or in its threads, unless a build has.
+    Built indices are read from their stores; others are computed lazily, chunk by chunk. Each chunk
+    is a shard of the store. The size of a packed index is known only after packing all documents,
+    so unless it is built, this call counts them, on the process's Dask client or in threads.
 
     Parameters
     ----------
     config
-        A ``RunConfig``, the mapping of one, or the path of its YAML file.
+        A ``RunConfig``, its mapping, or the path of a YAML file.
 
     Returns
     -------
     tree
-        ``tree["train/blend"]``: ``dataset_index`` and ``dataset_sample_index``, shape (samples,),
-        of the blend of a split. ``tree["train/datasets/web"]``: ``document_index``,
+        ``tree["train/blend"]`` has ``dataset_index`` and ``dataset_sample_index``,
+        shape (samples,), of a split. ``tree["train/datasets/web"]`` has ``document_index``,
         ``sample_index`` and ``shuffle_index`` of a dataset. Shapes, dtypes and units are those of
-        the stores; dimensions are labelled by position, and ``dataset`` by name.
+        the stores. Coordinates are positions, except for ``dataset``, which has names.
 
     Raises
     ------
@@ -78,20 +78,20 @@ def _label(
     names: Mapping[str, Sequence[str]],
     attributes: Mapping[str, Any],
 ) -> xarray.Dataset:
-    """Return an ``xarray.Dataset`` of arrays: numpy's, Dask's or readers, which stay lazy.
+    """Build an ``xarray.Dataset`` from numpy arrays, Dask arrays or lazy readers.
 
     Parameters
     ----------
     arrays
-        Each with its layout.
+        Arrays with their layouts.
     names
-        Labels of some dimensions; those of the others are positions, which take no memory.
+        Coordinate labels of some dimensions; the others get positions, which take no memory.
     attributes
-        Of the dataset.
+        Attributes of the dataset.
     """
     variables, sizes = {}, dict[str, int]()
     for layout, values in arrays:
-        # Stores of earlier versions have dimensions of one name and several sizes.
+        # Stores of earlier versions may reuse a dimension name with different sizes.
         dims = [
             name if sizes.setdefault(name, size) == size else f"{layout.name}_{name}"
             for name, size in zip(layout.dims, layout.shape, strict=True)
@@ -114,7 +114,7 @@ def _label(
 
 
 class _LazyReader(xarray.backends.BackendArray):
-    """A reader as xarray takes it."""
+    """Adapter from a reader to an xarray backend array."""
 
     def __init__(self, reader: RowReader) -> None:
         self.reader, self.shape, self.dtype = reader, reader.shape, reader.dtype
@@ -125,7 +125,7 @@ class _LazyReader(xarray.backends.BackendArray):
 
 
 class ZindexEngine(xarray.backends.BackendEntrypoint):
-    """Opens pairs, stores and runs lazily, without conversion."""
+    """Xarray backend that opens pairs, stores and runs lazily, without conversion."""
 
     description = "Open .bin/.idx pairs, stores and run files of zindex"
     open_dataset_parameters = ("filename_or_obj", "drop_variables")
@@ -133,19 +133,19 @@ class ZindexEngine(xarray.backends.BackendEntrypoint):
     def open_dataset(
         self, filename_or_obj: Any, *, drop_variables: str | Iterable[str] | None = None
     ) -> xarray.Dataset:
-        """Return the arrays of a ``.bin/.idx`` pair, corpus, index, keyed or record store.
+        """Open a ``.bin/.idx`` pair, corpus, index, keyed or record store.
 
         Parameters
         ----------
         filename_or_obj
             Path or URL of a store, or of a pair: the ``.idx``, the ``.bin`` or their prefix.
         drop_variables
-            Arrays to leave out.
+            Names of arrays to omit.
 
         Raises
         ------
         ZindexError
-            If nothing is there, or it is damaged.
+            If the path does not exist or is damaged.
         """
         path = os.fspath(filename_or_obj)
         if is_store(path):
@@ -160,18 +160,18 @@ class ZindexEngine(xarray.backends.BackendEntrypoint):
         return found.drop_vars([] if drop_variables is None else drop_variables)
 
     def open_datatree(self, filename_or_obj: Any, **settings: Any) -> Any:
-        """Return the indices of a run file; see `open_index`."""
+        """Open the indices of a run file; see `open_index`."""
         return open_index(filename_or_obj)
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return whether a path is one of a pair."""
+        """Return whether a path belongs to a ``.bin/.idx`` pair."""
         return isinstance(filename_or_obj, str | os.PathLike) and os.fspath(
             filename_or_obj
         ).endswith(".idx")
 
 
 class _CorpusArray(RowReader):
-    """An array of a corpus, read by position."""
+    """Lazy reader of one array of a corpus."""
 
     def __init__(self, layout: ArrayLayout, corpus: Corpus) -> None:
         super().__init__(layout)
@@ -182,7 +182,7 @@ class _CorpusArray(RowReader):
 
 
 def _open_corpus(corpus: Corpus) -> xarray.Dataset:
-    """Return the arrays of a corpus, lazily."""
+    """Open the arrays of a corpus lazily."""
     arrays = []
     for spec in _TOKEN_SPECS[: None if corpus.has_modes else -1]:
         layout = ArrayLayout.plan(spec, *corpus.shape_of(spec.name), ChunkGrid())
@@ -192,19 +192,19 @@ def _open_corpus(corpus: Corpus) -> xarray.Dataset:
 
 @xarray.register_dataset_accessor("zindex")  # type: ignore[no-untyped-call]
 class DatasetAccessor:
-    """Documents, samples and records of a dataset, read as a whole.
+    """Accessor for whole documents, samples and records of a dataset.
 
     Parameters
     ----------
     dataset
-        What ``engine="zindex"``, `xarray.open_zarr` or `zindex.open_index` opened.
+        Dataset opened by ``engine="zindex"``, `xarray.open_zarr` or `zindex.open_index`.
     """
 
     def __init__(self, dataset: xarray.Dataset) -> None:
         self._dataset = dataset
 
     def document(self, number: int) -> xarray.DataArray:
-        """Return the tokens of a document of a corpus: dimension ``token``, with positions."""
+        """Return the tokens of a document, with dimension ``token`` and position coordinates."""
         tokens = self._array(schema.TOKENS.name)
         return tokens[slice(*self._bounds([number])[0])]
 
@@ -216,9 +216,9 @@ class DatasetAccessor:
         return need("awkward", "documents()").unflatten(values, [len(part) for part in parts])
 
     def sample(self, position: int) -> xarray.DataArray:
-        """Return the tokens of a position of an index: dimension ``token``.
+        """Return the tokens of the sample at a position, with dimension ``token``.
 
-        The dataset must be one of `zindex.open_index`, which names its corpus.
+        The dataset must come from `zindex.open_index`, which records its corpus.
         """
         facts, names = self._dataset.attrs, ("document_index", "sample_index", "shuffle_index")
         documents, samples, shuffle = map(self._array, names)
@@ -234,7 +234,7 @@ class DatasetAccessor:
         return xarray.DataArray(np.concatenate(parts), dims="token", name="sample")
 
     def record(self, number: int) -> dict[str, AnyArray]:
-        """Return the values of a record of a keyed or record store, by field."""
+        """Return the fields of a record of a keyed or record store."""
         found = {}
         for name in map(str, self._dataset.data_vars):
             field = name.removesuffix("_value")
@@ -252,7 +252,7 @@ class DatasetAccessor:
         return self._dataset[name]
 
     def _bounds(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the tokens of documents, half-open."""
+        """Return the half-open token ranges of documents."""
         documents = self._array(schema.DOCUMENT_OFFSET.name)
         sequences = self._array(schema.SEQUENCE_OFFSET.name)
         bounds = []
@@ -268,7 +268,7 @@ class DatasetAccessor:
 
 @xarray.register_dataarray_accessor("zindex")  # type: ignore[no-untyped-call]
 class ArrayAccessor:
-    """The text of tokens.
+    """Accessor that decodes token arrays.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ class ArrayAccessor:
         self._array = array
 
     def decode(self, tokenizer: Any) -> str:
-        """Return the text of the tokens by a tokenizer with ``detokenize`` or ``decode``."""
+        """Decode the tokens with a tokenizer that has ``detokenize`` or ``decode``."""
         decode = getattr(tokenizer, "detokenize", None) or getattr(tokenizer, "decode", None)
         if decode is None:
             raise ConfigError(

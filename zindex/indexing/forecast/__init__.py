@@ -1,1 +1,1 @@
-"""Forecasts of the time and memory of a build, and of the number of nodes that it can use."""
+"""Forecast the time and memory of a build, and the number of nodes that it can use."""

@@ -1,7 +1,7 @@
-"""Forecast how long a build takes on given nodes, its bottleneck, and how much memory it needs.
+"""Forecast the duration, bottleneck and memory of a build on given nodes.
 
-A build has two phases: all datasets are opened and checked, then all indices are built; the chunks
-of the blend run concurrently with both. A phase takes as long as its busiest resource: threads, the
+A build has two phases: open and check all datasets, then build all indices. The chunks of the
+blend run concurrently with both. A phase takes as long as its busiest resource: threads, the
 client and the scheduler (which handle one task at a time), memory, disks or the store. No phase is
 shorter than its critical path, the dependent tasks of one dataset.
 """
@@ -13,34 +13,34 @@ from zindex.errors import ConfigError
 from zindex.indexing.forecast.job import IDX_NBYTES, Job
 from zindex.plan.build_plan import Order
 
-# Bytes of a length while an index is built.
+# Bytes per length while an index is built.
 _LENGTH_NBYTES = 4.0
-# Threads of the client that open datasets, if there is too little to check in tasks.
+# Client threads that open datasets, if there is too little to check in tasks.
 _NUM_OPENERS = 8
-# Tasks that the scheduler holds at a time, for each thread.
+# Tasks per thread that the scheduler holds at a time.
 _TASKS_PER_THREAD = 16
-# Bytes of ordered lengths that a process keeps for the sample index.
+# Bytes of ordered lengths that a process caches for the sample index.
 _ORDERED_NBYTES = 2.0**29
-# Bytes of lengths that a process holds for random access.
+# Bytes of lengths that a process caches for random access.
 _HELD_NBYTES = 2.0**30
-# Bytes of the client for the receipt of each shard.
+# Client memory per shard receipt, in bytes.
 _RECEIPT_NBYTES = 400
-# A resource with a lower utilisation is not the bottleneck: waiting is.
+# If every resource has a lower utilisation, the bottleneck is waiting.
 _BOUND_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Cost of a task of one stage on one thread, including its write to the disk."""
+    """Cost per task of one stage on one thread, including its writes to disk."""
 
     task_seconds: float
     element_seconds: float
-    #: Bytes moved between processor and memory for each element.
+    #: Bytes of memory traffic per element.
     memory_nbytes: float = 0.0
 
 
-#: Costs of the stages in the scalable order. Memory traffic counts the streams, and a cache line
-#: for each random access.
+#: Costs of the stages in the scalable order. Memory traffic counts sequential access, and a cache
+#: line per random access.
 STAGE_COSTS = {
     "check": StageCost(0.5e-3, 10e-9, 20.0),
     "documents": StageCost(3.5e-3, 25e-9, 90.0),
@@ -51,7 +51,7 @@ STAGE_COSTS = {
     "describe": StageCost(0.5e-3, 0.0),
     "store": StageCost(5e-3, 3e-9, 18.0),
 }
-# Costs that differ in Megatron's order: one task shuffles a dataset.
+# Costs that differ in Megatron's order, in which one task shuffles a dataset.
 _MEGATRON_COSTS = {
     "documents": StageCost(6e-3, 8e-9, 90.0),
     "shuffle": StageCost(5e-3, 8e-9, 12.0),
@@ -61,25 +61,25 @@ _MEGATRON_COSTS = {
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of steps and bandwidths of machines: measured, or plausible defaults of a server."""
+    """Costs of steps and bandwidths of machines; the defaults are typical of a server."""
 
-    #: Stage -> cost in the scalable order, and in Megatron's where it differs.
+    #: Cost by stage in the scalable order, and in Megatron's order where it differs.
     stages: Mapping[str, StageCost] = field(default_factory=lambda: STAGE_COSTS)
     megatron: Mapping[str, StageCost] = field(default_factory=lambda: _MEGATRON_COSTS)
-    #: Seconds of Python for each task besides its computation: in the process that submits tasks,
-    #: in Dask's scheduler, and on the worker.
+    #: Overhead per task in seconds of Python, in addition to its computation: in the process that
+    #: submits tasks, in Dask's scheduler, and on the worker.
     client_task_seconds: float = 1.3e-3
     scheduler_task_seconds: float = 1.8e-3
     worker_task_seconds: float = 1.7e-3
-    #: Seconds of client and scheduler for each number that a task carries.
+    #: Seconds of client and scheduler per number in a task's arguments.
     argument_seconds: float = 0.35e-6
-    #: Seconds of the client for each dataset: opening and planning it.
+    #: Seconds of the client to open and plan each dataset.
     dataset_seconds: float = 2e-3
-    #: Seconds to begin and commit each index: on the worker that builds a batch of small ones, and
-    #: on the client, which does it for the others.
+    #: Seconds to begin and commit each index: on the worker for bundles of small indices, and on
+    #: the client for the others.
     index_seconds: float = 9e-3
     client_index_seconds: float = 9e-3
-    #: Seconds of the client for each shard in a commit.
+    #: Seconds of the client per shard in a commit.
     shard_seconds: float = 20e-6
     #: Seconds before the first task and after the last.
     base_seconds: float = 0.1
@@ -88,12 +88,12 @@ class Costs:
     write_bandwidth: float = 1e9
     read_bandwidth: float = 2e9
     store_bandwidth: float = 1e11
-    #: Mean seconds between two failures of a node; infinity for none.
+    #: Mean seconds between failures of a node; infinity for none.
     node_mtbf_seconds: float = float("inf")
     #: Seconds until a lost node is detected, and until it is replaced.
     detection_seconds: float = 15.0
     restart_seconds: float = 60.0
-    #: Bytes of the client and of the scheduler for each submitted task that is not done.
+    #: Bytes of the client and of the scheduler per submitted, unfinished task.
     client_task_nbytes: float = 19_000.0
     scheduler_task_nbytes: float = 4_800.0
 
@@ -105,14 +105,14 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The nodes that a build runs on."""
+    """Nodes on which a build runs."""
 
     num_nodes: int = 1
-    #: Tasks that a node runs at a time.
+    #: Concurrent tasks per node.
     num_threads: int = 16
-    #: Whether the scheduler shares the Python process of the client, as `LocalCluster` does.
+    #: Whether the scheduler shares the Python process of the client, as in `LocalCluster`.
     scheduler_in_client: bool = False
-    #: Processors shared by all processes, if all run on one machine; None if there are enough.
+    #: CPUs shared by all processes if they run on one machine; None if there are enough.
     num_processors: int | None = None
 
     def __post_init__(self) -> None:
@@ -129,19 +129,19 @@ class Forecast:
 
     seconds: float
     num_tasks: int
-    #: Tasks that run again because their node failed.
+    #: Number of tasks that are rerun because their node failed.
     num_lost: int
-    #: Number of files of values that are written.
+    #: Number of array files that are written.
     num_shards: int
     written_nbytes: float
-    #: Resource -> share of the time in which it is busy; the mean over nodes.
+    #: Utilisation by resource; mean over nodes.
     busy: dict[str, float]
     #: The busiest resource, or "order" if none is busy for half of the time.
     bound: str
-    #: Peak memory of the client and of the scheduler for tasks that are not done.
+    #: Peak memory of the client and of the scheduler for unfinished tasks.
     client_nbytes: float
     scheduler_nbytes: float
-    #: Stage -> seconds from the start until the last of its tasks is done.
+    #: End of each stage, in seconds from the start of the build.
     stages: dict[str, float]
 
 
@@ -150,37 +150,37 @@ class _Phase:
     """Totals of the tasks of one phase."""
 
     num_tasks: int = 0
-    #: Seconds of threads that compute, and of those that wait for lengths.
+    #: Thread seconds of computation, and of waiting for lengths.
     compute_seconds: float = 0.0
     waiting_seconds: float = 0.0
-    #: Seconds of the client besides those for each task.
+    #: Seconds of the client, excluding the overhead per task.
     client_seconds: float = 0.0
     memory_nbytes: float = 0.0
     read_nbytes: float = 0.0
     written_nbytes: float = 0.0
-    #: Seconds and tasks of the critical path.
+    #: Seconds and number of tasks of the critical path.
     path_seconds: float = 0.0
     path_tasks: int = 0
-    #: Stage -> seconds of its tasks.
+    #: Task seconds by stage.
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
 
 def forecast_build(job: Job, machines: Machines, costs: Costs | None = None) -> Forecast:
-    """Return the forecast time and memory of a build.
+    """Forecast the time and memory of a build.
 
     Parameters
     ----------
     job
         The build.
     machines
-        The nodes that it runs on.
+        Nodes on which it runs.
     costs
-        Costs of its steps; plausible defaults if None.
+        Costs of its steps; None uses the defaults.
 
     Notes
     -----
-    Law: never faster than all work over all threads, bytes over bandwidth, the number of tasks
-    times the seconds per task of client or scheduler, or the critical path.
+    Law: never faster than total work over threads, bytes over bandwidth, the number of tasks
+    times the overhead per task of client or scheduler, or the critical path.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def forecast_build(job: Job, machines: Machines, costs: Costs | None = None) -> 
 
 
 class _Model:
-    """The formula, for one build."""
+    """Cost model of one build."""
 
     def __init__(self, job: Job, machines: Machines, costs: Costs) -> None:
         self.job, self.machines, self.costs = job, machines, costs
@@ -214,7 +214,7 @@ class _Model:
             self.blend.client_seconds = 2 * job.blend_shards * costs.shard_seconds
 
     def _add_stage(self, phase: _Phase, stage: str, num_tasks: int) -> float:
-        """Add the work of a stage; return the seconds of one of its tasks."""
+        """Add the work of a stage; return the seconds per task."""
         num_steps, num_elements = self.loads[stage]
         cost = self.costs.stage(stage, self.job.order)
         seconds = cost.task_seconds * num_steps + cost.element_seconds * num_elements
@@ -226,13 +226,13 @@ class _Model:
         return seconds / max(1, num_tasks)
 
     def _add_path(self, phase: _Phase, *stages: str) -> None:
-        """Add stages whose tasks each wait for a task of the previous stage."""
+        """Add dependent stages to the critical path."""
         for stage in stages:
             phase.path_seconds += self._add_stage(phase, stage, self.loads[stage][0])
         phase.path_tasks += len(stages)
 
     def _add_checks(self) -> float:
-        """Add the tasks that check all datasets, or return the seconds in which the client does."""
+        """Add the tasks that check all datasets, or return the seconds if the client does."""
         job, costs, phase = self.job, self.costs, self.checks
         nbytes = IDX_NBYTES * job.dataset_documents
         if job.check_tasks:
@@ -246,7 +246,7 @@ class _Model:
         return seconds * -(-job.num_datasets // _NUM_OPENERS)
 
     def _add_bundles(self, num_bundles: int) -> None:
-        """Add the tasks that build several small indices each."""
+        """Add the tasks that build bundles of small indices."""
         job, costs, phase = self.job, self.costs, self.indices
         for stage in ("documents", "count", "shuffle", "samples"):
             if stage in self.loads:
@@ -259,7 +259,7 @@ class _Model:
         phase.stage_seconds = {"bundle": phase.compute_seconds}
 
     def _add_indices(self) -> None:
-        """Add the stages of indices that are built alone."""
+        """Add the stages of indices that are built individually."""
         job, costs, phase = self.job, self.costs, self.indices
         ordering = ("documents", "count") if job.order == "megatron" else ("documents",)
         self._add_path(phase, *ordering, "samples")
@@ -275,10 +275,10 @@ class _Model:
         )
 
     def _add_lengths(self, stage: str) -> None:
-        """Add the reads of lengths, and the ordering of those that a task of samples lacks.
+        """Add the cost of reading lengths, and of ordering them where they are not cached.
 
-        A task runs on any of N nodes, so one in N finds the lengths that another task of its
-        dataset has ordered, for as long as the node keeps them.
+        A task runs on any of N nodes, so one in N finds lengths already ordered by another task of
+        its dataset, as long as the node caches them.
         """
         job, phase, nodes = self.job, self.indices, self.machines.num_nodes
         lengths_nbytes = _LENGTH_NBYTES * job.dataset_documents
@@ -292,12 +292,12 @@ class _Model:
         forgotten = 1 - min(1.0, _HELD_NBYTES / (lengths_nbytes * in_flight))
         nbytes = lengths_nbytes * job.num_datasets * (max(reads) + forgotten * min(reads))
         phase.read_nbytes += nbytes
-        # The threads of a node that run tasks of a dataset all wait for its lengths.
+        # All threads of a node that run tasks of a dataset wait for its lengths.
         threads = min(self.machines.num_threads, -(-job.document_shards // nodes))
         phase.waiting_seconds += threads * nbytes / self.costs.read_bandwidth
 
     def _busy(self, *phases: _Phase) -> dict[str, float]:
-        """Return the seconds in which concurrent phases keep each resource busy."""
+        """Return the busy seconds of each resource in concurrent phases."""
         costs, nodes = self.costs, self.machines.num_nodes
         num_tasks = sum(phase.num_tasks for phase in phases)
         read = sum(phase.read_nbytes for phase in phases)
@@ -317,25 +317,25 @@ class _Model:
         return busy
 
     def _seconds(self, *phases: _Phase) -> float:
-        """Return how long concurrent phases take."""
+        """Return the duration of concurrent phases."""
         costs, processors = self.costs, self.machines.num_processors
         busy = self._busy(*phases)
         waiting = sum(phase.waiting_seconds for phase in phases) / self.num_threads
         each = costs.client_task_seconds + costs.scheduler_task_seconds + costs.worker_task_seconds
         path = max(phase.path_seconds + phase.path_tasks * each for phase in phases)
-        # Graham's bound of list scheduling: the last tasks of a path leave other threads idle.
+        # Graham's bound for list scheduling: the last tasks of a path leave other threads idle.
         threads = busy["processors"] + waiting + (1 - 1 / self.num_threads) * path
         shared = busy["processors"] * self.num_threads + busy["client"] + busy.get("scheduler", 0)
         return max(path, threads, *busy.values(), shared / processors if processors else 0.0)
 
     def forecast(self) -> Forecast:
-        """Return the forecast."""
+        """Compute the forecast."""
         job, costs = self.job, self.costs
         phases = self.checks, self.indices, self.blend
         num_tasks = sum(phase.num_tasks for phase in phases)
         checked = self.opening_seconds + self._seconds(self.checks)
         opened = checked + self.planning_seconds
-        # The blend uses the idle resources of the other phases.
+        # The blend uses resources left idle by the other phases.
         built = max(opened + self._seconds(self.indices), self._seconds(*phases))
         seconds = costs.base_seconds + built
         busy = self._busy(*phases)
@@ -367,7 +367,7 @@ class _Model:
         )
 
     def _stage_stops(self, checked: float, opened: float, built: float) -> dict[str, float]:
-        """Return the end of each stage, with the stages of a phase in turn, by their work."""
+        """Return the end of each stage; stages of a phase share its time by work."""
         stops = {}
         for phase, start, stop in (
             (self.checks, 0.0, checked),

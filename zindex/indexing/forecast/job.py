@@ -1,4 +1,4 @@
-"""A build to forecast: its size, order and store, and its numbers of shards and tasks."""
+"""Size, order and store of a build to forecast, and its numbers of shards and tasks."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,27 +9,27 @@ from zindex.indexing.run_plan import FEW_NBYTES, TASK_FILES, TASK_NBYTES
 from zindex.plan.build_plan import Order, Stored, choose_grid
 from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH, ChunkGrid
 
-#: Bytes of a ``.idx`` file for each of its documents.
+#: Bytes per document in a ``.idx`` file.
 IDX_NBYTES = 20
 
 
 @dataclass(frozen=True)
 class Job:
-    """A build of equally large datasets: their size, order, shards and store."""
+    """A build of equally large datasets: size, order, shards and store."""
 
     num_tokens: float
     num_datasets: int = 1000
-    #: Tokens of a document on average.
+    #: Mean tokens per document.
     document_length: float = 800.0
-    #: Tokens of a sample.
+    #: Tokens per sample.
     sequence_length: int = 4096
     order: Order = "scalable"
     stored: Stored = "all"
-    #: Whether the datasets are blended; otherwise there is only one index per dataset.
+    #: Whether the datasets are blended; if not, only their indices are built.
     blend: bool = True
-    #: Elements per file, the work of one task, before it grows with the array.
+    #: Elements per file and task, before it grows with the array.
     shard_length: int = SHARD_LENGTH
-    #: Whether the shards of indices grow with the datasets, as in `choose_grid`.
+    #: Whether index shards grow with the datasets, as in `choose_grid`.
     grows: bool = True
 
     def __post_init__(self) -> None:
@@ -42,17 +42,17 @@ class Job:
 
     @property
     def dataset_documents(self) -> int:
-        """Documents of each dataset."""
+        """Number of documents per dataset."""
         return max(1, round(self.num_tokens / self.document_length / self.num_datasets))
 
     @property
     def dataset_samples(self) -> int:
-        """Samples of each dataset."""
+        """Number of samples per dataset."""
         return max(1, round(self.num_tokens / self.sequence_length / self.num_datasets))
 
     @property
     def num_samples(self) -> int:
-        """Samples of all datasets, and therefore of the blend."""
+        """Number of samples of all datasets, and therefore of the blend."""
         return self.dataset_samples * self.num_datasets
 
     @cached_property
@@ -64,31 +64,31 @@ class Job:
 
     @property
     def document_shards(self) -> int:
-        """Shards of the documents of one dataset."""
+        """Number of document shards per dataset."""
         return _count_shards(self.dataset_documents, self.index_shard_length)
 
     @property
     def sample_shards(self) -> int:
-        """Shards of the samples of one dataset."""
+        """Number of sample shards per dataset."""
         return _count_shards(self.dataset_samples, self.index_shard_length)
 
     @property
     def blend_shards(self) -> int:
-        """Shards of the blend; 0 if it is not stored."""
+        """Number of blend shards; 0 if the blend is not stored."""
         if not self.blend or self.stored == "minimal":
             return 0
         return _count_shards(self.num_samples, self.shard_length)
 
     @property
     def check_tasks(self) -> int:
-        """Tasks that check the ``.idx`` files; 0 if the client does it."""
+        """Number of tasks that check the ``.idx`` files; 0 if the client checks them."""
         nbytes = IDX_NBYTES * self.dataset_documents
         if nbytes * self.num_datasets <= FEW_NBYTES:
             return 0
         return -(-self.num_datasets // min(TASK_FILES, max(1, TASK_NBYTES // nbytes)))
 
     def bundle_tasks(self, num_threads: int) -> int:
-        """Return how many tasks build several small indices each; 0 if all are built alone."""
+        """Return the number of tasks that build bundles of small indices; 0 without bundles."""
         is_small = self.document_shards == self.sample_shards == 1
         if not is_small or self.num_datasets < MIN_SMALL:
             return 0
@@ -102,16 +102,16 @@ class Job:
 
     @property
     def num_shards(self) -> int:
-        """Number of files of values that the build writes."""
+        """Number of array files that the build writes."""
         index = self.sample_shards
         if self.stored == "all":
             index += self.document_shards + self.sample_shards
         return index * self.num_datasets + 2 * self.blend_shards
 
     def loads(self) -> dict[str, tuple[int, int]]:
-        """Return the steps and the elements of each stage.
+        """Return the number of steps and of elements of each stage.
 
-        A step is a task, or a part of one that does several. Elements are documents while datasets
+        A step is a task, or part of a task that does several. Elements are documents while datasets
         are checked, ordered and counted, samples otherwise.
         """
         num, documents, samples = self.num_datasets, self.dataset_documents, self.dataset_samples
@@ -133,7 +133,7 @@ class Job:
         return loads
 
     def written_nbytes(self, stage: str) -> float:
-        """Return the bytes that a stage writes for each of its elements."""
+        """Return the bytes that a stage writes per element."""
         wide = 2 if self.dataset_documents >= 2**31 else 1
         per_sample = {"samples": 8.0 * wide, "shuffle": 4.0, "blend": 6.0, "store": 6.0}
         if self.order == "megatron":
@@ -144,7 +144,7 @@ class Job:
 
     @property
     def nbytes(self) -> float:
-        """Bytes of values of the whole build."""
+        """Size of all arrays of the build, in bytes."""
         return sum(self.written_nbytes(stage) * load[1] for stage, load in self.loads().items())
 
 

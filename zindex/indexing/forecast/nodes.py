@@ -1,4 +1,4 @@
-"""How many nodes a build can use, by a forecast of what a run has not built yet."""
+"""Choose how many nodes to use for the unbuilt part of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ from zindex.indexing.forecast.job import Job
 from zindex.indexing.run_plan import PlannedBlend, PlannedStore, RunPlan
 from zindex.indexing.store_build import find_index
 
-# More nodes must save this share of the time, and so many seconds.
+# Minimum saving for more nodes, as a share of the time and in seconds.
 _LEAST_GAIN, _LEAST_SECONDS = 0.1, 1.0
 
-# Nodes of a large site.
+# Maximum number of nodes, as in a large site.
 _MANY_NODES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class NodeForecast:
-    """The time of a build on one node, and on as many as it makes use of."""
+    """Forecast on one node, and on as many nodes as the build can use."""
 
     seconds_alone: float
     num_nodes: int
-    #: On so many nodes.
+    #: Number of nodes of that forecast.
     seconds: float
 
 
 def forecast_nodes(job: Job, *, num_threads: int) -> NodeForecast:
-    """Return how long a build takes on a node with some threads, and on more of them."""
+    """Forecast a build on one node with the given threads, and on more nodes like it."""
     number = count_useful_nodes(job, _MANY_NODES, num_threads=num_threads)
     alone, together = (
         forecast_build(job, Machines(each, num_threads)).seconds for each in (1, number)
@@ -36,26 +36,26 @@ def forecast_nodes(job: Job, *, num_threads: int) -> NodeForecast:
 
 
 def describe_missing(config: RunConfig, plan: RunPlan) -> Job | None:
-    """Return the unbuilt indices and blends of a run, as a job to forecast.
+    """Describe the unbuilt indices and blends of a run, as a job to forecast.
 
     Parameters
     ----------
     config
         The run.
     plan
-        Its stores, as of `plan_run`.
+        The plan from `plan_run`.
 
     Returns
     -------
     job
-        None if everything is built. Datasets count as equally large, and blends as one.
+        None if everything is built. Treats all datasets as equally large, and all blends as one.
     """
     missing = [item for item in plan if find_index(item.plan.store_plan(config.index)) is None]
     return describe_stores(config, missing) if missing else None
 
 
 def describe_stores(config: RunConfig, stores: Sequence[PlannedStore]) -> Job:
-    """Return stores as a job to forecast; see `describe_missing`."""
+    """Describe stores as a job to forecast; see `describe_missing`."""
     blends = [item for item in stores if isinstance(item, PlannedBlend)]
     plans = [item.plan for item in stores if not isinstance(item, PlannedBlend)]
     num_samples = sum(item.plan.num_samples for item in blends)
@@ -84,7 +84,7 @@ def count_useful_nodes(
     start_seconds: float = 0.0,
     costs: Costs | None = None,
 ) -> int:
-    """Return the fewest nodes whose build takes at most a tenth, or a second, longer than the best.
+    """Return the fewest nodes whose build time is within a tenth, or a second, of the best.
 
     Parameters
     ----------
@@ -95,9 +95,9 @@ def count_useful_nodes(
     num_threads
         Threads of each node.
     first, start_seconds
-        Nodes that are already running, and seconds until others have started.
+        Number of nodes already running, and seconds to start others.
     costs
-        Costs of the steps of a build; plausible defaults if None.
+        Costs of the steps of a build; None uses the defaults.
 
     Examples
     --------
