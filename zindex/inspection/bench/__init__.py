@@ -1,1 +1,1 @@
-"""Measured bandwidths of this machine and a cost model that forecasts builds and loading."""
+"""Measure bandwidths of this machine, and forecast builds and loading with a cost model."""

@@ -1,4 +1,4 @@
-"""Measure the bandwidth of memory, of checksums and of the folder of indices."""
+"""Measure the bandwidth of memory, checksums and the index folder."""
 
 import errno
 import os
@@ -20,42 +20,42 @@ from zindex.io.objects import Place
 from zindex.kernels.samples import gather_lengths
 from zindex.store.codecs import checksum
 
-# Size and number of shards; enough of them to exceed a disk's own cache.
+# Size and number of shards; enough to exceed the disk's own cache.
 _FILE_NBYTES, _MAX_FILES = 1 << 24, 64
 # Shards are written and read concurrently, as in builds.
 _NUM_THREADS = 4
 _SMALL_NBYTES, _NUM_SMALL = 1 << 12, 16
-# Far beyond caches of processors.
+# Far larger than CPU caches.
 _MEMORY_NBYTES = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Bytes per second, unless a name says otherwise, of all processors together."""
+    """Bandwidths of all CPUs together, in bytes per second unless noted."""
 
-    #: Bytes copied per second, each of which is read and written.
+    #: Bytes copied per second; each byte is read and written.
     copy: float
-    #: Random reads per second of four bytes, from far more memory than caches hold.
+    #: Random 4-byte reads per second, from an array far larger than the caches.
     gathers_per_second: float
-    #: One thread's crc32c.
+    #: crc32c throughput of one thread.
     checksum: float
-    #: Files of 16 MiB, written and synced.
+    #: Throughput of writing and syncing 16 MiB files.
     write: float
-    #: The same files, read again.
+    #: Throughput of reading the same files.
     read: float
-    #: Whether they were read from the page cache; None: unknown.
+    #: Whether they were read from the page cache; None if unknown.
     is_read_cached: bool | None
-    #: Seconds to write and sync a file of 4 KiB.
+    #: Seconds to write and sync a 4 KiB file.
     file_seconds: float
 
 
 def measure_bandwidths(place: Place, seconds: float = 3.0) -> Bandwidths:
-    """Return the bandwidths of this machine and of a folder.
+    """Measure the bandwidths of this machine and of a folder.
 
     Parameters
     ----------
     place
-        Directory or prefix of future indices. All that is written there is removed.
+        Directory or prefix of future indices. Files written there are removed.
     seconds
         Approximate duration of the measurement.
 
@@ -113,7 +113,7 @@ def _remove(folder: Place, missing: list[Path]) -> None:
 
 
 def _measure_memory(seconds: float) -> tuple[float, float, float]:
-    """Return bytes copied, numbers gathered and bytes checksummed, each per second."""
+    """Return bytes copied, numbers gathered and bytes checksummed, per second."""
     num_threads = count_cpus()
     length = _MEMORY_NBYTES // 4 // num_threads
     numbers = [np.arange(length, dtype=np.int32) for _ in range(num_threads)]

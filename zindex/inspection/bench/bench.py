@@ -1,4 +1,4 @@
-"""Benchmark this machine and a folder, and forecast builds: the work of ``zindex bench``.
+"""Benchmark this machine and a folder, and forecast builds, for ``zindex bench``.
 
 It also measures how fast a loader reads the batches of a run.
 """
@@ -45,7 +45,7 @@ _SEQUENCE_LENGTH, _BATCH = 4096, 32
 _VOCABULARY = 50_000
 # At least so many to load, of any length: enough for a sample.
 _LOADED_DOCUMENTS = 64
-# More than any measurement needs.
+# Larger than any measurement needs.
 _MANY_PASSES = 1_000_000
 
 
@@ -76,13 +76,13 @@ def can_load() -> bool:
 
 
 def write_tokens(folder: Path, *, num_tokens: int, document_length: float) -> dict[str, Any]:
-    """Write a small pair of random tokens, and return a run of it.
+    """Write a small pair of random tokens, and return a run that reads it.
 
     Parameters
     ----------
     folder
         Created if missing.
-    num_tokens, document_length
+    Approximate total number of tokens, and mean document length.
         Tokens in all, about, and of a document on average.
     """
     num_documents = max(_LOADED_DOCUMENTS, int(num_tokens / document_length))
@@ -103,14 +103,14 @@ def write_tokens(folder: Path, *, num_tokens: int, document_length: float) -> di
 def measure_loading(
     run: RunConfig | Mapping[str, Any], seconds: float, *, source: str = "synthetic"
 ) -> LoadRate:
-    """Return the read rate of a run's loader.
+    """Measure the read rate of a run's loader.
 
     Parameters
     ----------
     run
         The run, whose first split is read. Missing indices are built first.
     seconds
-        How long to read.
+        Duration in seconds.
     source
         Name of the data.
     """
@@ -142,7 +142,7 @@ logger = logging.getLogger(__name__)
 
 # Documents to build per second of measuring, and their bounds.
 _DOCUMENTS_PER_SECOND, _MIN_DOCUMENTS, _MAX_DOCUMENTS = 100_000, 20_000, 10_000_000
-# Many small indices, built in bundles, and few larger ones, each built alone.
+# Many small indices built in bundles, and a few larger ones built individually.
 _NUM_MANY, _MANY_DOCUMENTS, _NUM_FEW = 32, 1000, 8
 # Tasks of one dataset with small shards.
 _NUM_CUTS = 100
@@ -156,7 +156,7 @@ _APART: dict[str, Any] = {
     "scheduler_task_seconds": 0.8,
     "worker_task_seconds": 0.75,
 }
-# Memory is the bound if it is busy for this share of the processors' time.
+# Busy share of CPU time above which memory is the bottleneck.
 _MEMORY_SHARE = 0.5
 
 
@@ -171,13 +171,13 @@ class BenchBuilds:
     costs: Costs
     #: Typical relative error of the cost model for these builds.
     error: float
-    #: For a trillion tokens on this machine.
+    #: Forecast for a trillion tokens on this machine.
     seconds_per_trillion: float
     bytes_per_sample: float
     samples_per_second: float
     #: Bottleneck on this machine.
     bound: str
-    #: Number of nodes like this machine -> forecast of the requested build.
+    #: Forecast of the requested build, by number of nodes like this machine.
     forecasts: dict[int, Forecast]
 
 
@@ -196,7 +196,7 @@ class BenchResult:
     job: Job
     #: None without torch.
     loading: LoadRate | None
-    #: Remarks for the user.
+    #: Notes for the user.
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -224,12 +224,12 @@ def measure(
         is removed.
     seconds
         Approximate duration, besides compiling the kernels of each order.
-    num_tokens, num_datasets, document_length
+    The build to forecast: number of tokens and datasets, and mean document length.
         The build to forecast: its tokens, its datasets, and the mean tokens of a document.
     nodes
         Numbers of nodes like this machine to forecast for.
     run
-        A run to forecast in place of these numbers; its batches are read if it is built.
+        A run to forecast instead of these numbers; its loading is measured if it is built.
 
     Raises
     ------
@@ -274,7 +274,7 @@ def measure(
 
 
 def describe_run(config: RunConfig) -> Job:
-    """Return the job of a run, as if all of its datasets were equally large."""
+    """Describe a run as a forecast job, assuming equally large datasets."""
     plan = plan_run(config, require_bin=False)
     facts = {item.dataset: item.source.facts for item in plan.members}
     if not facts:
@@ -351,7 +351,7 @@ def _forecast_kind(
     """Return forecasts from measured builds of one kind."""
     here = Machines(1, num_threads, scheduler_in_client=True)
     builds = fitting.keep_medians(measured)
-    # Data that were just written are cached; those of a large build are not.
+    # Recently written data are cached; those of a large build are not.
     cached = replace(costs, read_bandwidth=math.inf)
     cached = fitting.calibrate(builds, fitting.fit_costs(builds, cached), here)
     error = fitting.prediction_error(builds, cached, here)

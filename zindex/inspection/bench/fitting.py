@@ -19,7 +19,7 @@ from zindex.indexing.forecast.cost_model import (
 )
 from zindex.indexing.forecast.job import Job
 
-#: Stages of a timeline -> stages of the cost model; the others are no tasks, or contain these.
+#: Cost model stage of each timeline stage; other stages are not tasks, or contain these.
 STAGES = {
     name: name for name in ("check", "documents", "count", "shuffle", "samples", "blend", "store")
 } | {"describe_blend": "describe"}
@@ -27,20 +27,20 @@ STAGES = {
 
 @dataclass(frozen=True)
 class MeasuredBuild:
-    """A build that ran, and the seconds of its tasks."""
+    """A measured build, and the seconds of its tasks."""
 
     job: Job
     seconds: float
-    #: Stage -> wall-clock seconds of all its tasks together.
+    #: Total wall-clock seconds of the tasks of each stage.
     stage_seconds: Mapping[str, float]
-    #: Seconds of the tasks that build bundles of small indices; 0 without any.
+    #: Seconds of the tasks that build bundles of small indices; 0 without bundles.
     bundle_seconds: float = 0.0
-    #: Processor seconds of this process, including workers in it.
+    #: CPU seconds of this process, including its worker threads.
     process_seconds: float = 0.0
 
     @classmethod
     def of(cls, job: Job, seconds: float, spans: Iterable[Span]) -> "MeasuredBuild":
-        """Return a build from its timeline."""
+        """Create a measured build from its timeline."""
         sums: dict[str, float] = {}
         for span in spans:
             name = "bundle" if span.stage == "bundle" else STAGES.get(span.stage)
@@ -51,14 +51,14 @@ class MeasuredBuild:
 
 
 def fit_costs(builds: Sequence[MeasuredBuild], costs: Costs) -> Costs:
-    """Return costs whose stages and bundles are fitted to measured builds.
+    """Fit the costs of stages and bundles to measured builds.
 
     Parameters
     ----------
     builds
-        Builds of one order and one setting of ``store``.
+        Builds with the same order and ``store`` setting.
     costs
-        The costs that builds do not show.
+        Costs that the builds do not determine.
 
     Notes
     -----
@@ -89,7 +89,7 @@ def fit_costs(builds: Sequence[MeasuredBuild], costs: Costs) -> Costs:
 
 
 def fit_stage(rows: Sequence[tuple[int, int, float]]) -> StageCost:
-    """Return the least-squares cost of measured sums, with no negative part.
+    """Return the non-negative least-squares cost of measured totals.
 
     Parameters
     ----------
@@ -106,21 +106,21 @@ def fit_stage(rows: Sequence[tuple[int, int, float]]) -> StageCost:
     loads, seconds = table[:, :2] / table[:, 2:], np.ones(len(table))
     best, *_ = np.linalg.lstsq(loads, seconds, rcond=1e-9)
     if (best < 0).any() or len(rows) == 1:
-        # Fit one part alone, the better one.
+        # Fit only one of the two parts, whichever is better.
         single = []
         for column in range(2):
             load = loads[:, column]
             scale = float(load @ seconds / (load @ load)) if load.any() else 0.0
             error = float(np.sum((load * scale - seconds) ** 2))
             single.append((round(error, 9), -column, scale))
-        # A tie goes to the elements.
+        # Ties go to the cost per element.
         _, negative, scale = min(single)
         best = np.zeros(2)
         best[-negative] = scale
     return StageCost(float(best[0]), float(best[1]))
 
 
-# Costs that no timeline shows, and the factors by which they are varied.
+# Costs that no timeline shows, and the factors to try.
 _HIDDEN = (
     ("client_task_seconds", "scheduler_task_seconds"),
     ("client_index_seconds",),
@@ -131,10 +131,10 @@ _NUM_ROUNDS = 2
 
 
 def calibrate(builds: Sequence[MeasuredBuild], costs: Costs, machines: Machines) -> Costs:
-    """Return the costs whose forecasts are closest to the seconds of measured builds.
+    """Fit the client costs so that forecasts match the measured builds.
 
-    No timeline shows the work of the client for a task, an index and a build. These three costs are
-    varied in turn, between a quarter and eight times of their values.
+    Timelines do not show the client's work per task, index and build. These three costs are
+    varied in turn, between a quarter and eight times their values.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def prediction_error(builds: Sequence[MeasuredBuild], costs: Costs, machines: Ma
 
 
 def keep_medians(builds: Sequence[MeasuredBuild]) -> list[MeasuredBuild]:
-    """Return the build of median seconds of each job."""
+    """Return the build with the median duration for each job."""
     by_job: dict[Job, list[MeasuredBuild]] = {}
     for build in builds:
         by_job.setdefault(build.job, []).append(build)

@@ -1,4 +1,4 @@
-"""Describe the machine and the software of a measurement."""
+"""Describe the hardware and software of a measurement."""
 
 import importlib.metadata
 import os

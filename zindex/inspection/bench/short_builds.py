@@ -28,7 +28,7 @@ KINDS: dict[str, Kind] = {
     "megatron": ("megatron", "all"),
 }
 _SEQUENCE_LENGTH = 4096
-# Deviation of the lognormal lengths of documents, similar to web pages.
+# Sigma of the lognormal document lengths, similar to web pages.
 _SIGMA = 1.2
 _MAX_LENGTH = 100_000
 _BLOCK = 1 << 22
@@ -57,7 +57,7 @@ def write_synthetic(
     num_datasets, num_documents
         Datasets, and documents of the first; each further dataset has one more, so all differ.
     document_length
-        Tokens of a document on average.
+        Mean tokens per document.
     """
     folder.mkdir(parents=True, exist_ok=True)
     prefixes, total_documents, total_tokens = [], 0, 0
@@ -109,7 +109,7 @@ def describe_build(
 
 
 def run_build(run: Mapping[str, Any], job: Job, client: Any) -> MeasuredBuild:
-    """Build and measure; opening the datasets is measured separately before."""
+    """Build and measure; the time to open the datasets is measured separately before."""
     check_seconds = _measure_checks([item["path"] for item in run["datasets"]])
     timeline = Timeline()
     start, process_start = time.perf_counter(), time.process_time()

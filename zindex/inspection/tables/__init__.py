@@ -1,1 +1,1 @@
-"""Tables and JSON of runs, blends, packing, journals and lengths; formatting only."""
+"""Format runs, blends, packing, journals and lengths as tables and JSON."""

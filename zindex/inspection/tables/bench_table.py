@@ -10,7 +10,7 @@ from zindex.inspection.tables.formatting import (
 
 
 def bench_lines(result: BenchResult) -> list[str]:
-    """Return the lines of measurements and forecasts."""
+    """Format measurements and forecasts."""
     return [
         *_machine_lines(result),
         "",
@@ -24,7 +24,7 @@ def bench_lines(result: BenchResult) -> list[str]:
 
 
 def _machine_lines(result: BenchResult) -> list[str]:
-    """Return the lines of the machine and the folder."""
+    """Format the machine and the folder."""
     machine, found = result.machine, result.bandwidths
     cached = {True: ", out of this machine's memory", None: ", perhaps out of memory"}
     return [
@@ -44,7 +44,7 @@ def _rate(nbytes_per_second: float) -> str:
 
 
 def _build_lines(result: BenchResult) -> list[str]:
-    """Return the table of builds on this machine."""
+    """Format the builds on this machine."""
     job = result.job
     rows = [
         {
@@ -68,7 +68,7 @@ def _build_lines(result: BenchResult) -> list[str]:
 
 
 def _loading_lines(result: BenchResult) -> list[str]:
-    """Return the line of loading."""
+    """Format the loading rate."""
     rate = result.loading
     if rate is None:
         return []
@@ -80,7 +80,7 @@ def _loading_lines(result: BenchResult) -> list[str]:
 
 
 def _forecast_lines(result: BenchResult) -> list[str]:
-    """Return the forecasts of the requested build."""
+    """Format the forecasts of the requested build."""
     kinds = result.builds
     headers = ["nodes", *(text for each in kinds for text in (f"{each.kind} s", "bound by"))]
     rows = []

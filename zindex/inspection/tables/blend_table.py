@@ -1,4 +1,4 @@
-"""Tables of the samples that the blends of a run draw of each dataset."""
+"""Tables of the samples that the blends of a run draw from each dataset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +19,17 @@ from zindex.store.commit import StoreStatus
 if TYPE_CHECKING:  # planning imports kernels and their compiler
     from zindex.indexing.run_plan import PlannedBlend
 
-#: Rows of a table; of more datasets, the largest are shown. JSON has all.
+#: Maximum number of rows; the largest datasets are shown. JSON output has all of them.
 MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSize:
-    """A store of a run: its size, and what is written of it."""
+    """Size of a store in a run, and how much of it remains to be written."""
 
-    #: Bytes of values of the whole store.
+    #: Size of all arrays in the store, in bytes.
     nbytes: int
-    #: Bytes still to write, with all shards counted as equally large.
+    #: Bytes still to write, assuming shards of equal size.
     missing_nbytes: int
     num_shards: int
     num_done: int
@@ -50,7 +50,7 @@ def size_fields(nbytes: int, num_shards: int, status: StoreStatus) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class BlendRow:
-    """One dataset of a blend; the number of the row is its id in ``dataset_index``."""
+    """One dataset of a blend; its row number is its id in ``dataset_index``."""
 
     dataset: str
     #: Configured weight, tokens or epochs; None if not configured.
@@ -65,7 +65,7 @@ class BlendRow:
     capped: bool
     #: Requested samples of its index; None means one epoch.
     num_requested: int | None
-    #: Samples of its index: those of whole epochs.
+    #: Number of samples in its index, which has whole epochs.
     num_index_samples: int | None
 
 
@@ -85,7 +85,7 @@ class BlendReport(StoreSize):
     rows: tuple[BlendRow, ...]
 
     def to_lines(self) -> list[str]:
-        """Return a line of the blend and a table of its datasets."""
+        """Format a summary line of the blend and a table of its datasets."""
         shuffle = f", shuffle {self.shuffle}" if self.shuffle else ""
         whole = ", one epoch" if self.kind == "sizes" and self.exhaustive else ""
         progress = "built" if self.committed else f"{self.num_done}/{self.num_shards} shards"
@@ -108,7 +108,7 @@ class BlendReport(StoreSize):
         return lines
 
     def _table_lines(self, rows: Sequence[BlendRow]) -> list[str]:
-        """Return the columns; paths are last because of their length."""
+        """Format the columns; paths are last because of their length."""
         # ``epochs`` is the header of the result.
         given = "given" if self.kind == "epochs" else self.kind
         cells = [
@@ -172,14 +172,14 @@ def make_blend_report(
 
 
 def largest_rows(sizes: Sequence[int]) -> list[int]:
-    """Return the rows that a table shows, in order: all if few, else the largest."""
+    """Return the rows to show, in order: all if there are few, else the largest."""
     if len(sizes) <= MAX_SHOWN:
         return list(range(len(sizes)))
     return sorted(sorted(range(len(sizes)), key=lambda i: -sizes[i])[:MAX_SHOWN])
 
 
 def _format_given(given: float | None, kind: BlendKind) -> str:
-    """Return a configured share as text; empty for the sizes of datasets."""
+    """Format a configured share; empty if the dataset sizes determine the shares."""
     if given is None or kind == "sizes":
         return ""
     return format_count(int(given)) if kind == "tokens" else f"{given:g}"

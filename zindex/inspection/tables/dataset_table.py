@@ -30,11 +30,11 @@ class IndexRow(StoreSize):
 
     @property
     def mark(self) -> str:
-        """Precedes sizes that are estimated."""
+        """Prefix of estimated sizes."""
         return ""
 
     def to_cells(self) -> dict[str, str]:
-        """Return the cells by header; empty are those that only rows of other kinds have."""
+        """Return the cells by header; cells that only other kinds of rows have are empty."""
         mark = self.mark
         return {
             "split": self.split,
@@ -80,7 +80,7 @@ def index_fields(
 
 
 def dataset_lines(rows: Sequence[IndexRow]) -> list[str]:
-    """Return the header, and a line per dataset followed by its rows in aligned columns.
+    """Format a line per dataset followed by its rows, in aligned columns with a header.
 
     Parameters
     ----------

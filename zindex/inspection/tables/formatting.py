@@ -17,7 +17,7 @@ def format_count(count: int) -> str:
 
 
 def count_noun(count: int, one: str, many: str = "") -> str:
-    """Return a count and its noun, whose plural ends in s by default.
+    """Format a count with its noun, whose plural ends in s by default.
 
     Examples
     --------
@@ -76,9 +76,9 @@ def format_epochs(num_epochs: float) -> str:
 def table_lines(
     rows: Sequence[Mapping[str, str]], *, text_columns: Sequence[str] = ()
 ) -> list[str]:
-    """Return rows of cells by header as lines, with the headers; nothing without rows.
+    """Format rows of cells as lines with headers; empty without rows.
 
-    Columns without any text are left out.
+    Columns without any text are omitted.
     """
     columns = [[header, *(row[header] for row in rows)] for header in (rows[0] if rows else ())]
     shown = [column for column in columns if any(column[1:])]
@@ -86,7 +86,7 @@ def table_lines(
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: Sequence[str] = ()) -> list[str]:
-    """Return rows as lines: text columns left-aligned, numbers right-aligned.
+    """Format rows as lines: text columns left-aligned, numbers right-aligned.
 
     Parameters
     ----------

@@ -11,12 +11,12 @@ from zindex.io.objects import place_of
 from zindex.maintenance.edits.journal import JOURNAL_PREFIX, JournalEntry, RunJournal, find_journals
 
 _COLUMNS = ("consumed", "skipped", "left", "drawn")
-# Datasets of an edit that a table shows.
+# Maximum number of datasets shown per edit.
 _MAX_ROWS = 20
 
 
 def report_edits(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
-    """Return the edits of all splits of a run as JSON values and as lines; both may be empty.
+    """Return the edits of all splits of a run, as JSON values and as lines; both may be empty.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def report_edits(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
 
 
 def journal_lines(journal: RunJournal) -> list[str]:
-    """Return the edits of one split as lines: the changes and their certificates."""
+    """Format the edits of one split: the changes and their certificates."""
     count = len(journal.entries)
     times = "once" if count == 1 else f"{count} times"
     lines = [
@@ -48,7 +48,7 @@ def journal_lines(journal: RunJournal) -> list[str]:
 
 
 def entry_lines(entry: JournalEntry) -> list[str]:
-    """Return one edit as lines."""
+    """Format one edit."""
     lines = [f"edit {entry.number} at position {entry.position:,}: {_describe(entry)}"]
     rows = entry.certificate["datasets"]
     columns = [name for name in _COLUMNS if name in rows[0]]

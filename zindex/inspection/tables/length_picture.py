@@ -13,9 +13,9 @@ from zindex.streaming.lengths.draws import SourceDraws
 from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths
 
-# Sources with a color; of more, those with most tokens.
+# Maximum number of sources with a color; those with the most tokens are chosen.
 _MAX_SHOWN = 8
-# Bins of each doubling of the length, as far as the histogram resolves them.
+# Bins per doubling of the length, as far as the histogram resolves them.
 _STEPS = 4
 
 

@@ -27,7 +27,7 @@ class LengthReport:
     advice: RunAdvice
 
     def to_text(self) -> str:
-        """Return the report as text: tables and advice."""
+        """Format the report as tables and advice."""
         blocks = [self._source_lines(), self._draw_lines(), self._sequence_lines()]
         if self.advice.advice:
             blocks.append([f"- {advice.text}" for advice in self.advice])
@@ -51,7 +51,7 @@ class LengthReport:
 
     def _source_lines(self) -> list[str]:
         sources = [*self.lengths]
-        # Sources without lengths rank by their samples.
+        # Sources without lengths are ranked by their samples.
         shown = largest_rows([source.num_tokens or source.num_samples for source in sources])
         cells = [_source_cells(sources[i]) for i in shown]
         lines = table_lines(cells, text_columns=("unit", "source"))

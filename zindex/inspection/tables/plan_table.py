@@ -1,6 +1,6 @@
-"""Report on the indices that a run will build, with what is built already, as text and JSON.
+"""Report on the indices of a run, built and unbuilt, as text and JSON.
 
-The sizes are those of plans, so a report reads a few small files and writes none.
+The sizes are those of plans, so a report reads only a few small files and writes none.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.store.commit import StoreStatus
 
-#: Documents to pack for an estimate: of all datasets together, and at least of each.
+#: Documents to pack for an estimate: in total, and at least per dataset.
 NUM_PACKED, _LEAST_PACKED = 1 << 22, 1 << 14
 # Shorter builds are not worth a forecast.
 _LEAST_SECONDS = 60.0
@@ -36,14 +36,14 @@ class PackingRow(IndexRow):
     long_documents: str
     #: Whether the sizes are read from the index, computed, or estimated.
     basis: Basis
-    #: Documents, or parts of long ones, in the samples.
+    #: Number of documents in the samples, counting each part of a long one.
     num_parts: int
     #: Share of padding in all samples.
     padding_share: float
 
     @property
     def mark(self) -> str:
-        """Precedes sizes that are estimated."""
+        """Prefix of estimated sizes."""
         return "~" if self.basis == "estimated" else ""
 
     def to_cells(self) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _make_packing_row(
 
 
 def packing_lines(rows: Sequence[PackingRow]) -> list[str]:
-    """Return the packing rules and the table of datasets and their splits."""
+    """Format the packing rules and the table of datasets and their splits."""
     first = rows[0]
     lines = [
         f"packed: at most {first.max_documents:,} documents in a sample, long documents "
@@ -118,13 +118,13 @@ class PlanReport:
     split: str
     #: Directory of the index stores.
     index: str
-    #: Free bytes there; None: unlimited.
+    #: Free bytes in that directory; None if unlimited.
     free_nbytes: int | None
     rows: tuple[PlanRow, ...]
     blends: tuple[BlendReport, ...] = ()
-    #: Instead of rows, in a run that packs documents.
+    #: Replaces ``rows`` in a run that packs documents.
     packings: tuple[PackingRow, ...] = ()
-    #: Of what is missing, on machines like this one; None if nothing is, or where it is unknown.
+    #: Forecast for the missing part on machines like this one; None if complete or unknown.
     forecast: NodeForecast | None = None
 
     @property
@@ -155,7 +155,7 @@ class PlanReport:
         return self.free_nbytes is None or self.missing_nbytes <= self.free_nbytes
 
     def to_text(self) -> str:
-        """Return the report as text, with the totals at the end."""
+        """Format the report, with the totals at the end."""
         title = (
             f"order {self.order}, sequence_length {self.sequence_length:,}, seed {self.seed}, "
             f"split {self.split}"
@@ -166,7 +166,7 @@ class PlanReport:
         return "\n".join(lines)
 
     def _total_lines(self) -> list[str]:
-        """Return the legend, the totals, and a warning if the disk is too small."""
+        """Format the legend, the totals, and a warning if the disk is too small."""
         used = {row.last_epoch for row in self.rows}
         lines = [text for kind, text in _LAST_EPOCH_LEGEND.items() if kind in used]
         if lines:

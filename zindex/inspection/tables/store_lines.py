@@ -1,4 +1,4 @@
-"""Lines of text on verified and repaired stores."""
+"""Format the results of verification and repair."""
 
 from collections.abc import Iterator, Sequence
 
