@@ -90,10 +90,11 @@ class LazyArray:
 
     def _load(self, blocks: Any) -> None:
         """Load the missing ones among some blocks."""
-        is_missing = self._is_missing[blocks]
-        if not is_missing.any():
+        if not self._is_missing[blocks].any():
             return
-        missing = np.unique(np.arange(len(self._missing))[blocks][is_missing])
+        is_chosen = np.zeros_like(self._is_missing)  # np.unique would import numpy.ma
+        is_chosen[blocks] = True
+        missing = np.flatnonzero(is_chosen & self._is_missing)
         # Neighbouring blocks are read together.
         for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
             start = int(run[0]) * _BLOCK_LENGTH
