@@ -2,10 +2,12 @@
 
 To import and to collect the tests takes 20 seconds. Each process takes one file after another, in
 alphabetical order: the tests of a file share servers, and the long ones (benchmarks, cluster,
-examples) start early.
+examples) start early. A test that hangs in C code, which no exception ends, is reported with the
+place of its main thread, and runs once more in another process.
 """
 
 import atexit
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -20,11 +22,14 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from zindex.execution.worker_tasks import die_with
 
 _FORKS = multiprocessing.get_context("fork")
 _MARGIN = 1.2  # pytest-timeout cannot end a test that waits in C code
+# Prints where the main thread is: pytest's own dump ends after a hundred threads.
+_SHOW = signal.SIGRTMAX - 1
 
 
 class Worker:
@@ -48,6 +53,8 @@ class Worker:
         self.process = _FORKS.Process(target=self._work, args=(number,))
         self.process.start()
         self._heard = time.monotonic()
+        #: Whether it was killed for that.
+        self.is_stuck = False
 
     def receive(self) -> Any:
         """Return its next message."""
@@ -56,7 +63,12 @@ class Worker:
 
     def end_if_stuck(self) -> None:
         """Kill it where a test, or the end of all, lasts longer than pytest-timeout allows."""
-        if time.monotonic() - self._heard > _MARGIN * float(self._config.getini("timeout")):
+        limit = _MARGIN * float(self._config.getini("timeout"))
+        if self.process.is_alive() and time.monotonic() - self._heard > limit:
+            assert self.process.pid is not None
+            os.kill(self.process.pid, _SHOW)
+            time.sleep(1)
+            self.is_stuck = True
             self.process.kill()
 
     def give(self, items: list[pytest.Item]) -> None:
@@ -79,6 +91,7 @@ class Worker:
 
     def _work(self, number: int) -> None:
         die_with(os.getppid())
+        faulthandler.register(_SHOW, self._config.stash[fault_handler_stderr_fd_key], False)
         plugins = self._config.pluginmanager
         plugins.unregister(name="terminalreporter")
         plugins.register(self)
@@ -114,6 +127,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         forked.share_server()
     files = deque(list(items) for _, items in groupby(session.items, lambda item: item.path))
     numbers = count()
+    stuck: set[str] = set()
     workers = [Worker(session, next(numbers)) for _ in range(config.option.num_workers)]
     try:
         while workers:
@@ -127,7 +141,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
                     workers.remove(worker)
                 if ended and worker.process.exitcode and not worker.items:
                     session.shouldfail = "a process did not end after its tests"
-                if ended and worker.items:
+                if ended and worker.is_stuck and worker.items[0].nodeid not in stuck:
+                    stuck.add(worker.items[0].nodeid)
+                    print(f"\n{worker.items[0].nodeid} hung: once more, in another process")
+                    files.appendleft([*worker.items])
+                    workers.append(Worker(session, next(numbers)))
+                elif ended and worker.items:
                     item, *rest = worker.items
                     error = f"its process ended with exit code {worker.process.exitcode}"
                     outcome = pytest.TestReport(
