@@ -156,12 +156,11 @@ class _IndexReader:
                 f"{tuple(sequences_per_dataset)} where {idx_path} counts {counts}; "
                 "count again or leave it out"
             )
-        #: The first two arrays, loaded lazily.
-        self.lengths: Any = self._lazy("sequence_lengths")
-        self.pointers: Any = self._lazy("sequence_pointers")
         if mmap:
             vars(self).update(self.file.map_arrays()._asdict())
-            self.lengths, self.pointers = self.sequence_lengths, self.sequence_pointers
+        #: The first two arrays, loaded lazily unless they are mapped.
+        self.lengths: Any = self.sequence_lengths if mmap else self._lazy("sequence_lengths")
+        self.pointers: Any = self.sequence_pointers if mmap else self._lazy("sequence_pointers")
         if not multimodal:
             self.sequence_modes = None
 
@@ -170,7 +169,7 @@ class _IndexReader:
         if name not in IdxArrays._fields:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         parts = {"sequence_lengths": self.lengths, "sequence_pointers": self.pointers}
-        array = parts.get(name, self._lazy(name))[:]
+        array = (parts.get(name) or self._lazy(name))[:]
         array.flags.writeable = False
         vars(self)[name] = array
         return array
