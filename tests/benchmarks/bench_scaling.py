@@ -26,8 +26,8 @@ from typing import Any
 
 from tests.benchmarks.record import Record, Row, Table, name_size, show
 from tests.benchmarks.turns import make_parser
-from zindex.indexing.forecast.cost_model import Costs, Forecast, Machines, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Costs, Forecast, Machines, forecast_build
+from zindex.forecast.job import Job
 from zindex.inspection.bench.bandwidths import Bandwidths, measure_bandwidths
 from zindex.inspection.bench.fitting import (
     MeasuredBuild,

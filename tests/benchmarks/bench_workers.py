@@ -26,7 +26,7 @@ from tests.benchmarks.turns import make_parser
 from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.settings import NodeSettings
 from zindex.cluster.starting import open_client, prepare_scheduler, start_and_wait
-from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.forecast.cost_model import Costs, Machines, forecast_build
 from zindex.inspection.bench.short_builds import (
     KINDS,
     describe_build,

@@ -16,8 +16,8 @@ from tests.benchmarks.bench_scaling import (
     name_nodes,
     one_machine,
 )
-from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.forecast.job import Job
 from zindex.inspection.bench.fitting import MeasuredBuild
 from zindex.inspection.bench.short_builds import SyntheticData
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import fail, succeed
-from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.forecast.job import Job
 from zindex.inspection.bench import bench
 from zindex.inspection.bench.bandwidths import Bandwidths
 from zindex.inspection.bench.bench import BenchBuilds, BenchResult

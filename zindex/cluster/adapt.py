@@ -148,7 +148,7 @@ def count_nodes(config: "RunConfig", minimum: int, maximum: int) -> int:
         Bounds on the result; extra nodes must save more time than they take to start.
     """
     # Imported late, because the import takes longer than entering a cluster.
-    from zindex.indexing.forecast.nodes import count_useful_nodes, describe_missing
+    from zindex.forecast.nodes import count_useful_nodes, describe_missing
     from zindex.indexing.run_plan import plan_run
 
     job = describe_missing(config, plan_run(config))

@@ -11,8 +11,8 @@ import zindex
 from zindex.config import as_config
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.forecast.cost_model import Machines, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Machines, forecast_build
+from zindex.forecast.job import Job
 from zindex.inspection.bench import bench
 from zindex.inspection.bench.bench import BenchResult, describe_run, measure, name_bound
 from zindex.inspection.bench.short_builds import KINDS

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from zindex.execution.timeline import Span
-from zindex.indexing.forecast.cost_model import Costs, Machines, StageCost, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Costs, Machines, StageCost, forecast_build
+from zindex.forecast.job import Job
 from zindex.inspection.bench.fitting import (
     MeasuredBuild,
     calibrate,

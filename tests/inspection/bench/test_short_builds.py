@@ -8,7 +8,7 @@ import pytest
 
 from tests.benchmarks.turns import folder_nbytes
 from zindex.execution.executor import SerialExecutor, embedded_client
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.job import Job
 from zindex.ingest.length_source import open_source
 from zindex.inspection.bench.short_builds import (
     KINDS,

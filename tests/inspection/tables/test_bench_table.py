@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.forecast.job import Job
 from zindex.inspection.bench.bandwidths import Bandwidths
 from zindex.inspection.bench.bench import BenchBuilds, BenchResult, LoadRate
 from zindex.inspection.bench.fitting import MeasuredBuild

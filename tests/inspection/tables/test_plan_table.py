@@ -10,7 +10,7 @@ import pytest
 
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import StoreNotFoundError
-from zindex.indexing.forecast.nodes import NodeForecast
+from zindex.forecast.nodes import NodeForecast
 from zindex.indexing.run import build
 from zindex.indexing.run_plan import plan_run
 from zindex.inspection.tables.plan_table import PlanReport, PlanRow, make_report, report_run

@@ -24,8 +24,8 @@ import numpy as np
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError
 from zindex.execution.executor import embedded_client
-from zindex.indexing.forecast.cost_model import Costs, Forecast, Machines, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Costs, Forecast, Machines, forecast_build
+from zindex.forecast.job import Job
 from zindex.indexing.run_plan import plan_run
 from zindex.indexing.store_build import find_index
 from zindex.inspection.bench import fitting

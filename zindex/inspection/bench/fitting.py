@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zindex.execution.timeline import Span
-from zindex.indexing.forecast.cost_model import (
+from zindex.forecast.cost_model import (
     STAGE_COSTS,
     Costs,
     Machines,
     StageCost,
     forecast_build,
 )
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.job import Job
 
 #: Cost model stage of each timeline stage; other stages are not tasks, or contain these.
 STAGES = {

@@ -11,8 +11,8 @@ import numpy as np
 
 from zindex.execution.executor import open_executor, run_together
 from zindex.execution.timeline import Timeline
+from zindex.forecast.job import Job
 from zindex.formats.idx_writer import write_index
-from zindex.indexing.forecast.job import Job
 from zindex.indexing.run import build
 from zindex.ingest.length_source import open_source
 from zindex.inspection.bench.fitting import MeasuredBuild

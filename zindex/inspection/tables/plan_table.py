@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from zindex.config import RunConfig
-from zindex.indexing.forecast.nodes import NodeForecast, describe_stores, forecast_nodes
+from zindex.forecast.nodes import NodeForecast, describe_stores, forecast_nodes
 from zindex.indexing.packing import Basis, measure_packing, read_packing_sizes
 from zindex.indexing.run_plan import PlannedIndex, RunPlan, plan_run
 from zindex.indexing.store_build import find_index

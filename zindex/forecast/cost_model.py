@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from zindex.errors import ConfigError
-from zindex.indexing.forecast.job import IDX_NBYTES, Job
+from zindex.forecast.job import IDX_NBYTES, Job
 from zindex.plan.build_plan import Order
 
 # Bytes per length while an index is built.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zindex.config import RunConfig
-from zindex.indexing.forecast.cost_model import Costs, Machines, forecast_build
-from zindex.indexing.forecast.job import Job
+from zindex.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.forecast.job import Job
 from zindex.indexing.run_plan import PlannedBlend, PlannedStore, RunPlan
 from zindex.indexing.store_build import find_index
 

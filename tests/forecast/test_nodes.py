@@ -9,9 +9,9 @@ import zindex
 from tests.conftest import WriteCorpus
 from tests.indexing.runs import make_run
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.forecast.cost_model import Machines, forecast_build
-from zindex.indexing.forecast.job import Job
-from zindex.indexing.forecast.nodes import count_useful_nodes, describe_missing, forecast_nodes
+from zindex.forecast.cost_model import Machines, forecast_build
+from zindex.forecast.job import Job
+from zindex.forecast.nodes import count_useful_nodes, describe_missing, forecast_nodes
 from zindex.indexing.run_plan import plan_run
 from zindex.plan.packing import PackingRules
 

@@ -9,9 +9,9 @@ import pytest
 
 from zindex.config import as_config
 from zindex.errors import ConfigError
+from zindex.forecast.cost_model import Costs, Machines, StageCost, forecast_build
+from zindex.forecast.job import Job
 from zindex.formats.idx_writer import write_index
-from zindex.indexing.forecast.cost_model import Costs, Machines, StageCost, forecast_build
-from zindex.indexing.forecast.job import Job
 from zindex.indexing.run_plan import PlannedIndex, plan_run
 from zindex.store.layout import MAX_SHARDS
 
