@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from zindex.ingest.records.import_records import import_records as import_records
     from zindex.inspection.answers.diff import diff as diff
     from zindex.inspection.answers.find import find as find
+    from zindex.inspection.answers.forget import forget as forget
     from zindex.inspection.answers.info import info as info
     from zindex.inspection.answers.info import ls as ls
     from zindex.inspection.answers.show import show as show

@@ -13,15 +13,13 @@ from zindex.plan.journal import (
     Change,
     ConsumedFacts,
     RunState,
-    Segment,
     Source,
     check_change,
     consumed_ranges,
-    cut_at,
     cut_windows,
     plan_next,
-    skip_positions,
 )
+from zindex.plan.segments import Segment
 
 
 def make_state(**settings: Any) -> RunState:
@@ -41,38 +39,6 @@ def make_state(**settings: Any) -> RunState:
 
 def make_change(**settings: Any) -> Change:
     return Change(**({"reweight": {}, "add": {}} | settings))
-
-
-def positions_of(segments: Any) -> list[tuple[int, int]]:
-    return [
-        (item.blend, item.offset + i) for item in segments for i in range(item.stop - item.start)
-    ]
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=5))
-def test_exactly_the_skipped_positions_are_missing(cuts: list[tuple[int, int]]) -> None:
-    segments: Any = (Segment(0, 12, 0, 0), Segment(12, 20, 1, 3))
-    expected, gone = positions_of(segments), []
-    for cut in cuts:
-        start, stop = sorted(min(bound, len(expected)) for bound in cut)
-        segments, skipped = skip_positions(segments, start, stop)
-        left_out = [(blend, i) for blend, first, last in skipped for i in range(first, last)]
-        assert left_out == expected[start:stop]
-        gone += left_out
-        del expected[start:stop]
-        assert positions_of(segments) == expected
-        starts = [item.start for item in segments]
-        assert starts == [0, *(item.stop for item in segments)][: len(starts)]
-        assert all(item.start < item.stop for item in segments)
-    assert len(set(expected) | set(gone)) == 20
-
-
-def test_segments_are_cut_at_a_position() -> None:
-    segments = (Segment(0, 5, 0, 0), Segment(5, 9, 0, 7))
-    assert cut_at(segments, 0) == ()
-    assert cut_at(segments, 5) == segments[:1]
-    assert cut_at(segments, 6) == (segments[0], Segment(5, 6, 0, 7))
-    assert cut_at(segments, 9) == segments
 
 
 def test_consumed_ranges_are_those_of_one_blend() -> None:

@@ -7,12 +7,6 @@ import click
 from zindex.cli import options
 from zindex.cli.edit import parse_range
 
-#: Options of commands that name steps: the batch sizes of the training.
-_batches = options.join(
-    options.value("--global-batch-size", type=int, metavar="B", help="Samples per step."),
-    options.value("--micro-batch-size", type=int, help="Samples per rank and micro-batch."),
-    options.value("--ranks", "num_ranks", type=int, help="Data-parallel ranks."),
-)
 _split = options.first_choice("--split", ["train", "valid", "test"])
 _tokenizer = options.join(
     options.flag("--decode", "Decode with the tokenizer saved with the corpora."),
@@ -55,7 +49,7 @@ def ls_command(folder: str) -> tuple[dict[str, Any], str]:
     "--position", parse=parse_range, metavar="START:STOP", help="Positions instead of a step."
 )
 @options.value("--rank", type=int, help="Show only this data-parallel rank.")
-@_batches
+@options.batches
 @_split
 @_tokenizer
 @options.summary()
@@ -90,7 +84,7 @@ def trace_command(
     metavar="N",
     help="Samples consumed so far, to separate past and future.",
 )
-@_batches
+@options.batches
 @_split
 @options.scheduler
 @options.summary()

@@ -31,7 +31,7 @@ from zindex.cli.answers import (
 )
 from zindex.cli.cluster import adapt_options, cluster, cluster_options, open_client
 from zindex.cli.convert import convert, count, export, import_command, merge
-from zindex.cli.edit import collect, edit
+from zindex.cli.edit import collect, edit, forget_command
 from zindex.cli.measure import bench, lengths
 from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
@@ -424,5 +424,5 @@ def _find_quickstart() -> Path:
 
 _FILES = (convert, count, export, import_command, merge, tokenize_command)
 _ANSWERS = (diff_command, find_command, info_command, ls_command, show_command, trace_command)
-for _command in (*_FILES, *_ANSWERS, bench, cluster, collect, edit, lengths):
+for _command in (*_FILES, *_ANSWERS, bench, cluster, collect, edit, forget_command, lengths):
     main.add_command(_command)

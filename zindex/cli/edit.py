@@ -1,4 +1,4 @@
-"""``zindex edit`` and ``zindex gc``: change a run from a position on; clean a folder of stores."""
+"""``zindex edit``, ``forget`` and ``gc``: change a run from a position on; clean a folder."""
 
 import os
 from functools import partial
@@ -75,6 +75,33 @@ def edit(
             f"{report.num_skipped:,} are skipped"
         )
     return facts, "\n".join(lines)
+
+
+@click.command("forget")
+@click.argument("run_file", metavar="RUN.yaml")
+@click.argument("ids_file", metavar="IDS.txt")
+@options.value("--at", type=int, metavar="N", help="Number of samples consumed so far; required.")
+@options.flag("--dry-run", "Only list what was seen and what would change.")
+@options.value(
+    "--physically",
+    metavar="FOLDER",
+    help="Also write the corpora to FOLDER without the documents' tokens, and compare the rest.",
+)
+@options.batches
+@options.first_choice("--split", ["train", "valid", "test"], "Split to edit.")
+@options.scheduler
+@options.summary()
+def forget_command(run_file: str, ids_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Leave documents out of a run from a position on.
+
+    IDS.txt has one DATASET:DOCUMENT per line, such as web:123. Prints the samples that were seen
+    before the position, and appends an edit to the journal: later samples keep their positions and
+    their other tokens. RUN.yaml stays unchanged.
+    """
+    from zindex.inspection.answers.forget import forget
+
+    found = forget(run_file, ids_file, **settings)
+    return found.to_json(), "\n".join(found.to_lines())
 
 
 @click.command("gc")

@@ -87,6 +87,14 @@ scheduler = value(
 )
 
 
+#: Options of commands that name steps: the batch sizes of the training.
+batches = join(
+    value("--global-batch-size", type=int, metavar="B", help="Samples per step."),
+    value("--micro-batch-size", type=int, help="Samples per rank and micro-batch."),
+    value("--ranks", "num_ranks", type=int, help="Data-parallel ranks."),
+)
+
+
 def processes(help: str) -> Decorator:
     """Return the option ``--processes``."""
     return value("--processes", "num_processes", type=click.IntRange(1), help=help)

@@ -12,20 +12,31 @@ from zindex.datasets.blended_dataset import BlendedDataset, read_draws
 from zindex.datasets.cut_dataset import CutDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.packed_dataset import PackedGPTDataset
 from zindex.datasets.ranks import obtain
 from zindex.datasets.sample_dataset import SampleDataset
 from zindex.datasets.utils import Split, current_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
 from zindex.indexing.ensure import BuildRequest
-from zindex.maintenance.edits.draws import find_draws
+from zindex.maintenance.edits.draws import Draws, SegmentTable, find_draws
+from zindex.maintenance.edits.forgotten import Forgetting
 from zindex.maintenance.edits.journal import RunJournal
+from zindex.maintenance.edits.order_sources import (
+    CutSource,
+    OrderSource,
+    StreamSource,
+)
+from zindex.maintenance.edits.packed_source import PackedSource
 from zindex.plan.blend_plan import MAX_INT16_DATASETS, BlendPlan
 from zindex.samples.batch import BatchRequest, SampleBatch
-from zindex.samples.gpt import make_batch
+from zindex.samples.forgotten import leave_out
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.text.kept_tokenizer import check_stores
+
+#: A dataset that samples of an edited run come from.
+EditedSource = GPTDataset | PackedGPTDataset | CutDataset
 
 
 class EditedDataset(SampleDataset):
@@ -34,7 +45,8 @@ class EditedDataset(SampleDataset):
     Positions before an edit keep their samples; later ones follow the plan of the edit. Items are
     those of the datasets, preceded by ``dataset_id``, the index of the dataset in `paths`. An edit
     of the sequence length changes the length of items; a batch with samples of two lengths is a
-    list.
+    list. Forgotten documents are left out of items, whose other tokens move together and are
+    followed by padding; see `zindex.forget`.
 
     Parameters
     ----------
@@ -67,6 +79,7 @@ class EditedDataset(SampleDataset):
         self.edits = tuple((entry.position, entry.fingerprint) for entry in journal.entries)
         self.split: Split = blend.split
         self._state = journal.state
+        self._segments = SegmentTable(self._state.segments)
         self._pools = [*map(journal.pools, range(len(self._state.blends)))]
         self._arrays: dict[int, BlendArrays] = {}
         rank = current_rank()
@@ -74,31 +87,39 @@ class EditedDataset(SampleDataset):
             plan = journal.blend_plan(facts, number)
             needed = BuildRequest(plan, journal.config.index)
             obtain(needed, partial(self._receive, number, plan), rank, config)
-        self.sources: list[GPTDataset | CutDataset] = []
+        self.sources: list[EditedSource] = []
         for number in range(len(self._state.sources)):
             self.sources.append(self._open_source(journal, number))
         id_dtype = np.int32 if len(self._state.datasets) > MAX_INT16_DATASETS else np.int16
         self._dataset_of = np.array([item.dataset for item in self._state.sources], id_dtype)
         self._lengths = np.array([item.sequence_length for item in self._state.sources])
+        self._forgetting = Forgetting(self._state)
+        # The sources as spans of documents, opened for samples that hold forgotten ones.
+        self._orders: dict[int, OrderSource] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_orders": {}}
 
     def _receive(self, number: int, plan: BlendPlan, store: Store | None) -> None:
         """Receive the committed index of a blend of the run; None to compute it."""
         arrays = compute_blend_arrays(plan) if store is None else open_blend_arrays(store)
         self._arrays[number] = arrays
 
-    def _open_source(self, journal: RunJournal, number: int) -> "GPTDataset | CutDataset":
+    def _open_source(self, journal: RunJournal, number: int) -> "EditedSource":
         """Return the dataset of one source; earlier sources are open."""
         source = self._state.sources[number]
         if number < len(self.blend.datasets):
             member = self.blend.datasets[number]
-            assert isinstance(member, GPTDataset)
+            assert isinstance(member, GPTDataset | PackedGPTDataset)
             return member
         config = replace(
             self.config, random_seed=source.seed, sequence_length=source.sequence_length
         )
         if source.parent is not None:
             consumed = journal.cut_table(source.blend)
-            return CutDataset(source, number, self.sources[source.parent], consumed, config)
+            parent = self.sources[source.parent]
+            assert not isinstance(parent, PackedGPTDataset)
+            return CutDataset(source, number, parent, consumed, config)
         item = journal.index_of(number)
         path = item.dataset
         opened = [
@@ -150,7 +171,9 @@ class EditedDataset(SampleDataset):
         real = np.flatnonzero(~is_padding)
         positions[is_padding] = positions[real[0]] if real.size else 0
         sources, samples = self.find_samples(positions)
-        columns: tuple[Any, ...] = (sources, samples, is_padding, self._dataset_of[sources])
+        # Padding is read with the last samples.
+        read_at = np.where(is_padding, len(self), positions)
+        columns: tuple[Any, ...] = (sources, samples, is_padding, read_at)
         lengths = self._lengths[sources]
         if (lengths == lengths[0]).all():
             return self._read_sources(*columns)
@@ -167,13 +190,67 @@ class EditedDataset(SampleDataset):
         sources: Int64Array,
         samples: Int64Array,
         is_padding: BoolArray,
+        positions: Int64Array,
+    ) -> SampleBatch:
+        """Return samples of one length, without forgotten documents."""
+        dataset_ids = self._dataset_of[sources]
+        drawn = np.unique(sources).tolist()
+        opened = [self.sources[number] for number in drawn]
+        if any(isinstance(source, CutDataset) for source in opened):
+            batch = self._join_sources(drawn, sources, samples, is_padding, dataset_ids)
+        else:
+            wanted = BatchRequest(self.sources, sources, samples, is_padding, dataset_ids)
+            batch = opened[0]._make_together(wanted)
+        draws = Draws(sources, samples)
+        touched = self._forgetting.find_touched(draws, positions)
+        for number in np.unique(sources[touched]).tolist():
+            self._leave_out(batch, number, touched[sources[touched] == number], samples, positions)
+        return batch
+
+    def _leave_out(
+        self,
+        batch: SampleBatch,
+        number: int,
+        rows: Int64Array,
+        samples: Int64Array,
+        positions: Int64Array,
+    ) -> None:
+        """Leave forgotten documents out of samples of one source, in place."""
+        source, member = self._open_order(number), self.sources[number]
+        text = (member.base if isinstance(member, CutDataset) else member).open_text()
+        documents = source.documents_of(source.samples_at(samples[rows]))
+        dataset, at = self._state.sources[number].dataset, positions[rows, None]
+        inputs, labels = (self._forgetting.covers(dataset, each, at) for each in documents)
+        is_out = inputs | (documents.inputs < 0)
+        leave_out(batch.tensors, rows, is_out, labels, text.settings)
+
+    def _open_order(self, number: int) -> OrderSource:
+        """Return a source as spans of documents, opened once."""
+        if number not in self._orders:
+            member = self.sources[number]
+            opened: OrderSource
+            if isinstance(member, CutDataset):
+                assert member.source.parent is not None
+                parent: Any = self._open_order(member.source.parent)
+                opened = CutSource(member.source, number, parent, member.consumed)
+            elif isinstance(member, PackedGPTDataset):
+                arrays: Any = member._open_arrays()
+                opened = PackedSource(str(member.dataset_path), member._source, arrays)
+            else:
+                arguments = member._plan(), member._source, member._open_arrays()
+                opened = StreamSource(str(member.dataset_path), *arguments)
+            self._orders[number] = opened
+        return self._orders[number]
+
+    def _join_sources(
+        self,
+        drawn: list[int],
+        sources: Int64Array,
+        samples: Int64Array,
+        is_padding: BoolArray,
         dataset_ids: AnyArray,
     ) -> SampleBatch:
-        """Return samples of one length."""
-        drawn = np.unique(sources).tolist()
-        if all(isinstance(self.sources[number], GPTDataset) for number in drawn):
-            wanted = BatchRequest(self.sources, sources, samples, is_padding, dataset_ids)
-            return make_batch(wanted)
+        """Return samples of sources that are read one by one."""
         parts = []
         for number in drawn:
             places = np.flatnonzero(sources == number)
@@ -208,7 +285,7 @@ class EditedDataset(SampleDataset):
         sources, samples
             Shape (positions,), int64: number in `sources`, and position in that dataset.
         """
-        return find_draws(self._state, self._pools, self._read_blend, positions)
+        return find_draws(self._segments, self._pools, self._read_blend, positions)
 
     def _read_blend(self, blend: int, positions: Int64Array) -> list[AnyArray]:
         """Return datasets and sample numbers of a blend of the run at its own positions."""

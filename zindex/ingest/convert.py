@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -148,6 +149,7 @@ async def convert_corpus(
     link: bool = False,
     verb: str = "",
     facts: Mapping[str, Any] | None = None,
+    identity: Mapping[str, Any] | None = None,
     keep: Callable[[Place], None] | None = None,
 ) -> Store:
     """Write a corpus as a token store.
@@ -162,10 +164,13 @@ async def convert_corpus(
         Whether to store the path of the ``.bin`` instead of the tokens.
     facts
         Additional attributes of the store.
+    identity
+        What else determines its content.
     keep
         Keeps the tokenizer in the store; None for none.
     """
     plan = await plan_corpus(corpus, root, link, grid, workers.executor)
+    plan = replace(plan, spec=plan.spec | dict(identity or {}))
     name = os.path.basename(corpus.prefix)
 
     def task(layout: ArrayLayout, shard: int) -> tuple[Any, ...]:

@@ -4,16 +4,19 @@ Pure arithmetic. A run is a list of segments, each a span of one blend. An edit 
 the current segment and continues the run with another blend, whose k-th sample of a dataset is the
 k-th sample that no earlier segment has consumed or skipped. The samples of a dataset are those of
 its sources in order: its index, further passes over it, or the remaining tokens of one of these,
-split again after a change of the sequence length.
+split again after a change of the sequence length. Forgotten documents are left out of the samples
+that hold them; a position whose sample holds nothing else gets the last sample of the run.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from zindex.errors import ConfigError, PlanError, StoreError
+from zindex.plan.segments import Segment, cut_at
 from zindex.store.checked_json import STORED, parse_as
 
 #: Version of the algorithm; bumped when the same edit gives another run.
@@ -40,6 +43,8 @@ class Change:
     sequence_length: int | None = None
     #: Samples of the whole run, consumed ones too.
     num_samples: int | None = None
+    #: Number of documents to forget, by the number of their dataset.
+    forget: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_new_plan(self) -> bool:
@@ -49,8 +54,13 @@ class Change:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return asdict(self) | {"reweight": {str(k): v for k, v in sorted(self.reweight.items())}}
+        """Return the fields as JSON values, without the documents to forget if there are none."""
+        known = asdict(self)
+        for name in ("reweight", "forget"):
+            known[name] = {str(k): v for k, v in sorted(known[name].items())}
+        if not self.forget:
+            del known["forget"]
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +116,22 @@ class BlendFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Positions ``[start, stop)`` of the run: positions of one blend from an offset on."""
+class Forgotten:
+    """Documents of one dataset that no sample holds from a position on."""
 
-    start: int
-    stop: int
-    blend: int
-    offset: int
+    dataset: int
+    position: int
+    #: Ascending numbers of documents in the dataset.
+    documents: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The samples of one source that hold a forgotten document, as an input or as a label."""
+
+    source: int
+    #: Ascending numbers, as drawn.
+    samples: tuple[int, ...]
 
 
 def _name_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -136,6 +155,10 @@ class RunState:
     segments: tuple[Segment, ...]
     #: Skipped spans of blends: blend, first position, one after the last.
     skipped: tuple[tuple[int, int, int], ...] = ()
+    #: Forgotten documents; none twice.
+    forgotten: tuple[Forgotten, ...] = ()
+    #: In ascending order of sources.
+    touched: tuple[Touched, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -149,8 +172,10 @@ class RunState:
 
     def to_json(self, num_given: int) -> dict[str, Any]:
         """Return the fields as JSON values, without the paths of the first datasets."""
-        fields = asdict(self, dict_factory=_name_fields)
-        return fields | {"datasets": list(self.datasets[num_given:])}
+        known = asdict(self, dict_factory=_name_fields)
+        if not self.forgotten:
+            del known["forgotten"], known["touched"]
+        return known | {"datasets": list(self.datasets[num_given:])}
 
     @classmethod
     def from_json(cls, fields: Any, given: Sequence[str]) -> "RunState":
@@ -194,6 +219,19 @@ class RunState:
                 )
                 and all(blend.num_samples >= 0 for blend in self.blends)
             ),
+            "documents to forget of its datasets, and samples of its sources that hold them": (
+                all(
+                    0 <= item.dataset < num_datasets
+                    and item.position >= 0
+                    and _is_ascending(item.documents)
+                    for item in self.forgotten
+                )
+                and _is_ascending([item.source for item in self.touched], num_sources)
+                and all(
+                    _is_ascending(item.samples, self.sources[item.source].num_samples)
+                    for item in self.touched
+                )
+            ),
             "names of folders for its stores": all(
                 blend.store is None or _FOLDER.fullmatch(blend.store) for blend in self.blends
             ),
@@ -205,43 +243,10 @@ class RunState:
             )
 
 
-def cut_at(segments: Sequence[Segment], position: int) -> tuple[Segment, ...]:
-    """Return the segments of the positions before one.
-
-    Examples
-    --------
-    >>> cut_at([Segment(0, 5, 0, 0), Segment(5, 9, 0, 7)], 6)[-1]
-    Segment(start=5, stop=6, blend=0, offset=7)
-    """
-    return tuple(
-        replace(item, stop=min(item.stop, position)) for item in segments if item.start < position
-    )
-
-
-def skip_positions(
-    segments: Sequence[Segment], start: int, stop: int
-) -> tuple[tuple[Segment, ...], tuple[tuple[int, int, int], ...]]:
-    """Return the segments without positions ``[start, stop)``, and the skipped spans of blends.
-
-    Later positions move down, so that the run has no gap.
-
-    Examples
-    --------
-    >>> segments, skipped = skip_positions([Segment(0, 9, 0, 0)], 2, 5)
-    >>> segments[-1], skipped
-    (Segment(start=2, stop=6, blend=0, offset=5), ((0, 2, 5),))
-    """
-    kept, skipped = list(cut_at(segments, start)), []
-    for item in segments:
-        first, last = max(item.start, start), min(item.stop, stop)
-        if first < last:
-            offset = item.offset + first - item.start
-            skipped.append((item.blend, offset, offset + last - first))
-        first = max(item.start, stop)
-        if first < item.stop:
-            shift, offset = stop - start, item.offset + first - item.start
-            kept.append(Segment(first - shift, item.stop - shift, item.blend, offset))
-    return tuple(kept), tuple(skipped)
+def _is_ascending(numbers: Sequence[int], stop: int | None = None) -> bool:
+    """Return whether numbers ascend from 0 or later, and end before a number."""
+    is_within = not numbers or (numbers[0] >= 0 and (stop is None or numbers[-1] < stop))
+    return is_within and all(a < b for a, b in pairwise(numbers))
 
 
 def consumed_ranges(state: RunState, blend: int, position: int) -> tuple[list[Any], list[Any]]:
@@ -258,6 +263,20 @@ def consumed_ranges(state: RunState, blend: int, position: int) -> tuple[list[An
         if item.blend == blend
     ]
     return consumed, [(start, stop) for number, start, stop in state.skipped if number == blend]
+
+
+def check_position(state: RunState, position: int, *, last: int) -> None:
+    """Check that an edit lies within the run, and not before the last one; PlanError if not."""
+    if not 0 <= position <= state.num_samples:
+        raise PlanError(
+            f"an edit must lie within the run of {state.num_samples:,} samples, got position "
+            f"{position:,}; give the number of consumed samples"
+        )
+    if position < last:
+        raise PlanError(
+            f"an edit must not lie before the last one, at position {last:,}, got {position:,}; "
+            "what was trained on is not changed any more"
+        )
 
 
 def check_change(state: RunState, change: Change, position: int, *, last: int) -> None:
@@ -279,16 +298,7 @@ def check_change(state: RunState, change: Change, position: int, *, last: int) -
     PlanError
         If its positions are not among the remaining ones of the run.
     """
-    if not 0 <= position <= state.num_samples:
-        raise PlanError(
-            f"an edit must lie within the run of {state.num_samples:,} samples, got position "
-            f"{position:,}; give the number of consumed samples"
-        )
-    if position < last:
-        raise PlanError(
-            f"an edit must not lie before the last one, at position {last:,}, got {position:,}; "
-            "what was trained on is not changed any more"
-        )
+    check_position(state, position, last=last)
     if change.skip is None and not change.is_new_plan:
         raise ConfigError("an edit must change something, got no change; name one")
     skip = change.skip

@@ -1,14 +1,23 @@
 """Draws of a blend: marked once, and mapped to samples of sources."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from zindex.errors import VerificationError
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays
 from zindex.maintenance.edits.consumed import ConsumedTable
-from zindex.maintenance.edits.draws import BlendScan, PoolTable, blocks_of, shuffle_cut
+from zindex.maintenance.edits.draws import (
+    BlendScan,
+    PoolTable,
+    SegmentTable,
+    blocks_of,
+    shuffle_cut,
+)
 from zindex.plan.blend_plan import BlendPlan
-from zindex.plan.journal import BlendFacts, ConsumedFacts, RunState, Segment, Source
+from zindex.plan.journal import BlendFacts, ConsumedFacts, RunState, Source
+from zindex.plan.segments import Segment, fill_positions
 
 
 def test_draws_continue_with_the_next_source_of_a_dataset() -> None:
@@ -73,3 +82,16 @@ def test_a_sample_that_is_drawn_twice_is_found() -> None:
     scan = BlendScan(BlendArrays(datasets, samples, np.array([3])))
     with pytest.raises(VerificationError, match="no sample twice, 1 of 3 positions do"):
         scan.mark_all([(0, 3)])
+
+
+def test_positions_of_a_run_are_mapped_to_blends_and_back() -> None:
+    segments: Any = (Segment(0, 12, 0, 0), Segment(12, 20, 1, 3), Segment(20, 25, 0, 14))
+    segments, _, _ = fill_positions(segments, [2, 3, 13, 21])
+    table = SegmentTable(segments)
+    blends, places = table.find(np.arange(21))
+    assert len({*zip(blends.tolist(), places.tolist(), strict=True)}) == 21
+    for blend in (0, 1):
+        own = np.flatnonzero(blends == blend)
+        assert np.array_equal(table.invert(blend, places[own]), own)
+        assert sorted(table.invert(blend, np.arange(40))) == own.tolist()
+    assert table.invert(7, np.arange(3)).tolist() == []

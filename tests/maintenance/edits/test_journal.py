@@ -8,7 +8,13 @@ import pytest
 from tests.conftest import WriteCorpus
 from tests.maintenance.edits.walks import edit_here, walk_run, weighted_run, write_corpora
 from zindex.config import RunConfig
-from zindex.errors import FingerprintMismatchError, PlanError, StoreError, VerificationError
+from zindex.errors import (
+    FingerprintMismatchError,
+    PlanError,
+    StoreError,
+    StoreNotFoundError,
+    VerificationError,
+)
 from zindex.indexing.run_plan import plan_run
 from zindex.maintenance.edits.journal import append_entry, find_journals, open_journal
 from zindex.plan.journal import Change
@@ -134,7 +140,9 @@ def test_an_added_dataset_must_stay_what_it_is(
 def test_packed_runs_are_not_edited(tmp_path: Path, paths: list[str]) -> None:
     packed = weighted_run(tmp_path, paths[:2], packing=PackingRules())
     with pytest.raises(PlanError, match="must not pack documents to be edited, got packing"):
-        open_journal(packed)
+        edit_here(packed, 20, num_samples=50)
+    with pytest.raises(StoreNotFoundError, match="a packed run must be built to be edited"):
+        open_journal(packed).state  # noqa: B018
     assert find_journals(packed, plan_run(packed)) == {}
 
 

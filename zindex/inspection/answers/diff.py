@@ -244,7 +244,10 @@ def _is_same(
     plan_a = np.array([-1 if name is None else known[name] for name in names_a])[sources_a]
     plan_b = np.array([-2 if name is None else known[name] for name in names_b])[sources_b]
     same: BoolArray = (dataset_a == dataset_b) & (plan_a == plan_b) & (places_a == places_b)
-    rest = np.flatnonzero((dataset_a == dataset_b) & (plan_a != plan_b))
+    is_unknown = plan_a != plan_b
+    for order in (a, b):
+        is_unknown[order.find_touched(positions)] = True
+    rest = np.flatnonzero((dataset_a == dataset_b) & is_unknown)
     if rest.size:
         same[rest] = _have_same_parts(a.read(positions[rest]), b.read(positions[rest]))
     return same

@@ -15,27 +15,25 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError, StoreNotFoundError, VerificationError
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
-from zindex.indexing.index_arrays import compute_index_arrays, open_index_arrays
-from zindex.indexing.packing import PackedArrays
 from zindex.indexing.run_plan import PlannedIndex, label_paths, plan_run
 from zindex.indexing.store_build import find_index
 from zindex.inspection.answers.documents import Documents, check_document
-from zindex.inspection.answers.order_sources import (
+from zindex.kernels.bijection import unpermute
+from zindex.maintenance.edits.draws import Draws, PoolTable, SegmentTable, find_draws
+from zindex.maintenance.edits.forgotten import Forgetting
+from zindex.maintenance.edits.journal import RunJournal, open_journal
+from zindex.maintenance.edits.order_sources import (
     CutSource,
     OrderSource,
-    PackedSource,
     SampleParts,
-    StreamSource,
     read_lengths,
     search,
     take,
 )
-from zindex.kernels.bijection import unpermute
-from zindex.maintenance.edits.draws import Draws, PoolTable, find_draws
-from zindex.maintenance.edits.journal import RunJournal, open_journal
+from zindex.maintenance.edits.packed_source import open_order_source
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import BuildPlan
-from zindex.plan.journal import RunState, Segment
+from zindex.plan.journal import RunState
 from zindex.plan.keys import Stage, split_key
 from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES
@@ -113,6 +111,7 @@ class RunOrder:
         self.sources: list[OrderSource] = []
         self.num_edits = 0
         self._state: RunState | None = None
+        self._forgetting: Forgetting | None = None
         self._arrays: dict[int, BlendArrays] = {}
         if blend is None:
             if len(members) != 1:
@@ -123,10 +122,9 @@ class RunOrder:
             self.paths = tuple(members)
         else:
             self.paths = blend.datasets
-            if config.packing is None:
-                journal = open_journal(config, split, plan=plan)
-                self.num_edits = len(journal.entries[:num_edits])
-                self._open_edits(replace(journal, entries=journal.entries[:num_edits]))
+            journal = open_journal(config, split, plan=plan)
+            self.num_edits = len(journal.entries[:num_edits])
+            self._open_edits(replace(journal, entries=journal.entries[:num_edits]))
         if not self.sources:
             self.sources = [self._open_source(members[path]) for path in self.paths]
             self.dataset_of = np.arange(len(self.paths))
@@ -136,6 +134,8 @@ class RunOrder:
         if not journal.entries:
             return
         self._state = state = journal.state
+        self._forgetting = Forgetting(state)
+        self._segments = SegmentTable(state.segments)
         self.paths = state.datasets
         for number, facts in enumerate(state.blends[1:], start=1):
             self.plans.append(journal.blend_plan(facts, number))
@@ -151,15 +151,7 @@ class RunOrder:
 
     def _open_source(self, item: PlannedIndex[Any]) -> OrderSource:
         """Return the source of an index, opened or computed."""
-        plan, store = item.plan, self._find_store(item.plan, item.name)
-        if isinstance(plan, PackingPlan):
-            assert store is not None
-            return PackedSource(item.dataset, item.source, PackedArrays.open(store))
-        if store is not None:
-            arrays = open_index_arrays(store)
-        else:
-            arrays = compute_index_arrays(plan, item.source.lengths(plan.start, plan.stop))
-        return StreamSource(item.dataset, plan, item.source, arrays)
+        return open_order_source(item, self._find_store(item.plan, item.name))
 
     def _find_store(self, plan: BuildPlan, name: str) -> Store | None:
         """Return the built store of a plan, or None if the index is computed (small or keyed)."""
@@ -183,18 +175,13 @@ class RunOrder:
         return self._arrays[number]
 
     def __len__(self) -> int:
-        return self._segments[-1].stop if self._segments else 0
-
-    @cached_property
-    def _segments(self) -> tuple[Segment, ...]:
-        """Segments of the run, each drawn from one blend or from the only dataset."""
         if self._state is not None:
-            return self._state.segments
+            return self._state.num_samples
         if self.plans:
-            return (Segment(0, self.plans[0].num_samples, 0, 0),)
+            return self.plans[0].num_samples
         [source] = self.sources
         arrays: Any = getattr(source, "arrays", None)
-        return (Segment(0, len(arrays.shuffle_index), 0, 0),)
+        return len(arrays.shuffle_index)
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -241,10 +228,16 @@ class RunOrder:
     def find_draws(self, positions: Int64Array) -> Draws:
         """Return sources and places in them, by position; shape (positions,) each."""
         if self._state is not None:
-            return find_draws(self._state, self._pools, self._read_blend, positions)
+            return find_draws(self._segments, self._pools, self._read_blend, positions)
         if not self.plans:
             return Draws(np.zeros_like(positions), positions)
         return Draws(*self._read_blend(0, positions))
+
+    def find_touched(self, positions: Int64Array) -> Int64Array:
+        """Return the indices of positions whose samples lack documents that were forgotten."""
+        if self._forgetting is None:
+            return np.empty(0, np.int64)
+        return self._forgetting.find_touched(self.find_draws(positions), positions)
 
     def _read_blend(self, number: int, positions: Int64Array) -> list[Int64Array]:
         """Return datasets and sample numbers at positions of a blend."""
@@ -278,7 +271,7 @@ class RunOrder:
         """Return the samples at positions; raise IndexError if an index is damaged."""
         sources, places = self.find_draws(positions)
         samples, epochs = np.empty_like(positions), np.empty_like(positions)
-        parts = []
+        parts = [SampleParts(*np.empty((4, 0), np.int64))]
         for number in np.unique(sources).tolist():
             own = np.flatnonzero(sources == number)
             source = self.sources[number]
@@ -290,6 +283,10 @@ class RunOrder:
         order = np.argsort(joined.owners, kind="stable")
         sorted_parts = SampleParts(*(column[order] for column in joined))
         datasets = self.dataset_of[sources].astype(np.int64)
+        if self._forgetting is not None:
+            owners, documents = sorted_parts[:2]
+            is_out = self._forgetting.find_covered(datasets[owners], documents, positions[owners])
+            sorted_parts = SampleParts(*(column[~is_out] for column in sorted_parts))
         return Samples(positions, sources, datasets, samples, epochs, sorted_parts)
 
     def find(self, dataset: int, document: int, start: int, stop: int) -> Samples:
@@ -310,13 +307,9 @@ class RunOrder:
         found = [np.empty(0, np.int64)]
         for number, source in enumerate(self.sources):
             if self.dataset_of[number] == dataset:
-                places = source.find(document, start, stop)
+                places = source.find(np.array([document], np.int64), start, stop)
                 found.append(self._find_positions(number, places))
-        samples = self.read(np.unique(np.concatenate(found))) if any(map(len, found)) else None
-        if samples is None:
-            nothing = np.empty(0, np.int64)
-            parts = SampleParts(nothing, nothing, nothing, nothing)
-            return Samples(nothing, nothing, nothing, nothing, nothing, parts)
+        samples = self.read(np.unique(np.concatenate(found)))
         parts = samples.parts
         starts, stops = np.maximum(parts.starts, start), np.minimum(parts.stops, stop)
         kept = (parts.documents == document) & (starts < stops)
@@ -336,10 +329,7 @@ class RunOrder:
             if not draws.size:
                 continue
             own = invert_blend(plan, self._open_blend(number), dataset, np.unique(draws))
-            for segment in self._segments:
-                if segment.blend == number:
-                    shifted = own - segment.offset + segment.start
-                    found.append(shifted[(shifted >= segment.start) & (shifted < segment.stop)])
+            found.append(own if self._state is None else self._segments.invert(number, own))
         return np.concatenate(found)
 
 

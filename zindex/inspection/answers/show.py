@@ -14,9 +14,10 @@ from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import is_store, open_source
 from zindex.inspection.answers.documents import Decoder, Documents, as_decoder
-from zindex.inspection.answers.order_sources import OrderSource, PackedSource, StreamSource
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.screen import WIDTH, fit
+from zindex.maintenance.edits.order_sources import OrderSource, StreamSource
+from zindex.maintenance.edits.packed_source import PackedSource
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.store.folder_group import read_names

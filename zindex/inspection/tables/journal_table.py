@@ -5,12 +5,12 @@ from typing import Any
 
 from zindex.config import RunConfig
 from zindex.indexing.run_plan import plan_run
-from zindex.inspection.tables.formatting import format_count, table_lines
+from zindex.inspection.tables.formatting import count_noun, format_count, table_lines
 from zindex.io import files
 from zindex.io.objects import place_of
 from zindex.maintenance.edits.journal import JOURNAL_PREFIX, JournalEntry, RunJournal, find_journals
 
-_COLUMNS = ("consumed", "skipped", "left", "drawn")
+_COLUMNS = ("consumed", "skipped", "left", "drawn", "forgotten", "seen", "changed")
 # Maximum number of datasets shown per edit.
 _MAX_ROWS = 20
 
@@ -75,6 +75,8 @@ def _describe(entry: JournalEntry) -> str:
         parts.append(f"[{change['skip'][0]:,}, {change['skip'][1]:,}) skipped")
     if change["sequence_length"] is not None:
         parts.append(f"{change['sequence_length']:,} tokens per sample")
+    if change.get("forget"):
+        parts.append(f"{count_noun(sum(change['forget'].values()), 'document')} forgotten")
     if change["num_samples"] is not None:
         parts.append(f"{change['num_samples']:,} samples in all")
     return ", ".join(parts)

@@ -13,6 +13,7 @@ from zindex.kernels.bitset import WORD_BITS, mark
 from zindex.maintenance.edits.consumed import ConsumedTable
 from zindex.plan.journal import RunState, Source
 from zindex.plan.keys import Stage, split_key
+from zindex.plan.segments import Segment
 
 Spans = Sequence[tuple[int, int]]
 
@@ -161,8 +162,37 @@ class PoolTable:
             row = int(self._next[row])
 
 
+class SegmentTable:
+    """Maps positions of a run to positions of its blends, and back.
+
+    Parameters
+    ----------
+    segments
+        The run; no two segments share a position of a blend.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        rows = [(item.start, item.stop, item.blend, item.offset) for item in segments]
+        table = np.array(rows, np.int64).reshape(-1, 4)
+        self._starts, self._stops, self._blends, self._offsets = table.T
+
+    def find(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the blends of positions of the run, and the positions in them."""
+        rows = np.searchsorted(self._stops, positions, side="right")
+        return self._blends[rows], positions - self._starts[rows] + self._offsets[rows]
+
+    def invert(self, blend: int, positions: Int64Array) -> Int64Array:
+        """Return the positions of the run that have some positions of a blend; others have none."""
+        own = np.flatnonzero(self._blends == blend)
+        own = own[np.argsort(self._offsets[own])]
+        places = np.searchsorted(self._offsets[own], positions, side="right") - 1
+        rows, offsets = own[places[places >= 0]], positions[places >= 0]
+        found = offsets - self._offsets[rows] + self._starts[rows]
+        return found[found < self._stops[rows]]
+
+
 def find_draws(
-    state: RunState,
+    segments: SegmentTable,
     pools: Sequence[PoolTable],
     read: Callable[[int, Int64Array], Sequence[AnyArray]],
     positions: Int64Array,
@@ -171,21 +201,18 @@ def find_draws(
 
     Parameters
     ----------
-    state, pools
+    segments, pools
         The run, and the mapping of each of its blends.
     read
         Returns datasets and sample numbers of a blend, by its number, at its own positions.
     positions
-        Shape (positions,), int64, each in ``[0, state.num_samples)``.
+        Shape (positions,), int64, each one of the run's.
     """
     sources, samples = np.empty_like(positions), np.empty_like(positions)
-    ends = [segment.stop for segment in state.segments]
-    segments = np.searchsorted(ends, positions, side="right")
-    for number in set(segments.tolist()):
-        segment = state.segments[number]
-        inside = np.flatnonzero(segments == number)
-        draws = read(segment.blend, positions[inside] - segment.start + segment.offset)
-        sources[inside], samples[inside] = pools[segment.blend].find(*draws)
+    blends, places = segments.find(positions)
+    for blend in set(blends.tolist()):
+        inside = np.flatnonzero(blends == blend)
+        sources[inside], samples[inside] = pools[blend].find(*read(blend, places[inside]))
     return Draws(sources, samples)
 
 

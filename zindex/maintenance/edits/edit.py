@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from zindex.config import RunConfig, as_config
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, PlanError
 from zindex.io.objects import is_remote
 from zindex.maintenance.edits.draws import BlendScan, Spans
+from zindex.maintenance.edits.forgotten import settle
 from zindex.maintenance.edits.journal import JournalEntry, RunJournal, append_entry, open_journal
 from zindex.maintenance.edits.replan import Replan, open_blend_scan
-from zindex.plan.journal import Change, check_change, consumed_ranges, skip_positions
+from zindex.plan.journal import Change, check_change, consumed_ranges
+from zindex.plan.segments import skip_positions
 
 
 def edit(
@@ -37,7 +39,8 @@ def edit(
 
     Every process that opens the run afterwards applies the edit. Positions before it keep their
     samples, later ones follow the new plan. No consumed sample is repeated, and the remaining
-    samples of the kept datasets are drawn before any further pass over them.
+    samples of the kept datasets are drawn before any further pass over them. Documents that were
+    forgotten stay so; see `zindex.forget`.
 
     Parameters
     ----------
@@ -100,6 +103,11 @@ def edit(
         at = int(skip[0])
     if at is None:
         raise ConfigError("an edit must have a position, got none; give the consumed samples")
+    if config.packing is not None:
+        raise PlanError(
+            "a run must not pack documents to be edited, got packing; leave it out, or begin a "
+            "run with what is to change"
+        )
     check_change(journal.state, change, at, last=journal.last_position)
     return _apply(journal, change, at, client)
 
@@ -158,6 +166,9 @@ def _apply(journal: RunJournal, change: Change, position: int, client: Any) -> J
     if change.is_new_plan:
         replan = Replan(journal, change, position, client)
         state, certificate["sources"] = replan.run(state, scan, planned, rows)
+    if change.is_new_plan and state.forgotten:
+        settled = settle(journal, state, (), position, client)
+        state, certificate["num_emptied"] = settled.state, len(settled.emptied)
     certificate |= {"datasets": rows, "num_samples": state.num_samples}
     return append_entry(journal, position, change, state, certificate)
 

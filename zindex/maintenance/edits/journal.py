@@ -23,22 +23,23 @@ from zindex.errors import (
     VerificationError,
 )
 from zindex.indexing import run_plan
+from zindex.indexing.store_build import find_index
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io import files
 from zindex.io.objects import Place, place_of
 from zindex.maintenance.edits.consumed import ConsumedTable, open_table
 from zindex.maintenance.edits.draws import PoolTable
 from zindex.plan.blend_plan import BlendPlan
-from zindex.plan.index_plan import IndexPlan
 from zindex.plan.journal import (
     EDIT_VERSION,
     BlendFacts,
     Change,
     ConsumedFacts,
     RunState,
-    Segment,
     Source,
 )
+from zindex.plan.packing import PackingPlan
+from zindex.plan.segments import Segment
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal
@@ -82,10 +83,10 @@ class RunJournal:
     entries: tuple[JournalEntry, ...] = ()
 
     @cached_property
-    def members(self) -> tuple[run_plan.PlannedIndex[IndexPlan], ...]:
+    def members(self) -> tuple[run_plan.PlannedIndex[Any], ...]:
         """The indices that the run's own blend draws from."""
         by_path = {
-            item.dataset: item for item in self.plan.indices if item.plan.split == self.split
+            item.dataset: item for item in self.plan.members if item.plan.split == self.split
         }
         return tuple(by_path[path] for path in self.blend.datasets)
 
@@ -136,7 +137,7 @@ class RunJournal:
                 Source(
                     dataset=d,
                     num_requested=item.num_requested,
-                    num_samples=item.plan.num_samples,
+                    num_samples=self._count_samples(item.plan),
                     sequence_length=self.config.sequence_length,
                     seed=self.config.seed,
                     index=fingerprint(item.plan.spec),
@@ -147,10 +148,28 @@ class RunJournal:
             segments=(Segment(0, blend.num_samples, 0, 0),),
         )
 
+    def _count_samples(self, plan: Any) -> int:
+        """Return the samples of an index; those of a packed one are known once it is built."""
+        if not isinstance(plan, PackingPlan):
+            return int(plan.num_samples)
+        store = find_index(plan.store_plan(self.config.index))
+        if store is None:
+            raise StoreNotFoundError(
+                f"a packed run must be built to be edited, an index of {self.split} is not in "
+                f"{self.config.index}; run `zindex build` first"
+            )
+        return int(store.attributes["num_samples"])
+
     @property
     def state(self) -> RunState:
         """The run with its edits."""
         return self.entries[-1].state if self.entries else self.base_state
+
+    def proposing(self, state: RunState) -> "RunJournal":
+        """Return the journal as if its next edit, not committed yet, led to a state."""
+        number, before = len(self.entries) + 1, self.fingerprint
+        entry = JournalEntry(number, self.last_position, {}, before, "", {}, state)
+        return replace(self, entries=(*self.entries, entry))
 
     @property
     def folder(self) -> Place:
@@ -192,7 +211,7 @@ class RunJournal:
         bookends = self.config.split_matrix[SPLIT_NAMES.index(self.split)]
         return lengths, split_range(lengths.facts.num_sequences, bookends)
 
-    def plan_index(self, path: str, source: Source) -> run_plan.PlannedIndex[IndexPlan]:
+    def plan_index(self, path: str, source: Source) -> run_plan.PlannedIndex[Any]:
         """Return the plan of a source's index, from the dataset in its current state.
 
         Raises
@@ -208,7 +227,7 @@ class RunJournal:
         assert item is not None
         return item
 
-    def index_of(self, number: int) -> run_plan.PlannedIndex[IndexPlan]:
+    def index_of(self, number: int) -> run_plan.PlannedIndex[Any]:
         """Return the plan of the index of a source of the run.
 
         Raises
@@ -256,11 +275,6 @@ def open_journal(
             f"a run must have a blend of {split} to be edited, got none; give its datasets weights "
             "(a single one too), tokens or epochs"
         )
-    if config.packing is not None:
-        raise PlanError(
-            "a run must not pack documents to be edited, got packing; leave it out, or begin a "
-            "run with what is to change"
-        )
     journal = RunJournal(config, split, plan, blend)
     names = files.list_names(journal.folder)
     numbers = sorted(int(name.removesuffix(_SUFFIX)) for name in names if _is_entry(name))
@@ -277,8 +291,6 @@ def open_journal(
 
 def find_journals(config: RunConfig, plan: run_plan.RunPlan) -> dict[str, RunJournal]:
     """Return the journals of a run's edited splits."""
-    if config.packing is not None:
-        return {}
     journals = {item.split: open_journal(config, item.split, plan=plan) for item in plan.blends}
     return {split: journal for split, journal in journals.items() if journal.entries}
 

@@ -21,12 +21,12 @@ from zindex.plan.journal import (
     BlendFacts,
     Change,
     RunState,
-    Segment,
     Source,
     cut_windows,
     plan_next,
 )
 from zindex.plan.keys import edit_seed
+from zindex.plan.segments import Segment
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 

@@ -13,6 +13,8 @@ from zindex.config import RunConfig, as_config
 from zindex.errors import VerificationError
 from zindex.kernels.bitset import WORD_BITS, digest_numbers, mark
 from zindex.maintenance.edits.consumed import ConsumedSet, num_words, set_of_bits
+from zindex.maintenance.edits.forget import digest_documents
+from zindex.maintenance.edits.forgotten import Forgetting, OpenedRun
 from zindex.maintenance.edits.journal import JournalEntry, RunJournal, open_journal
 from zindex.maintenance.edits.replan import format_digest, locate_consumed, open_blend_scan
 from zindex.plan.journal import ConsumedFacts, consumed_ranges
@@ -63,7 +65,8 @@ def verify_journal(
     -----
     Law: every position of the whole run, and every skipped one, has its own sample (a bit each,
     none set twice); before every edit the scanned samples are the consumed ones in its stored sets,
-    so all others remain; each entry is the child of the previous one. The digests of the
+    so all others remain; each entry is the child of the previous one. Every sample that holds a
+    forgotten document is known to the edits, and none holds nothing else. The digests of the
     certificates, sums modulo 2**64 of mixed sample numbers, are computed here sample by sample, and
     by the edit from its sets. Memory: a bit per drawn sample of each source. Cost: one pass over
     the run.
@@ -80,7 +83,37 @@ def verify_journal(
             entry = next(e for e in journal.entries if len(e.state.blends) == number + 2)
             _check_counts(entry, facts.datasets, *counts)
             walk.check_entry(entry, number, client)
+    check_forgotten(journal, client)
     return walk.report()
+
+
+def check_forgotten(journal: RunJournal, client: Any) -> None:
+    """Check that edits name every sample with forgotten documents; VerificationError if not."""
+    state = journal.state
+    run = OpenedRun(journal, client)
+    if run.find_touched(state.forgotten) != state.touched:
+        raise VerificationError(
+            "edits of the run must name all samples that hold forgotten documents, they name "
+            "others; the journal or an index is damaged"
+        )
+    forgetting = Forgetting(state)
+    emptied = run.find_emptied(forgetting, run.find_held(forgetting))
+    if emptied.size:
+        raise VerificationError(
+            f"samples of forgotten documents alone must be left out of the run, {emptied.size} are "
+            f"not, the first at position {emptied[0]:,}; the journal or an index is damaged"
+        )
+    num_known = 0
+    for entry in journal.entries:
+        own = entry.state.forgotten[num_known:]
+        num_known = len(entry.state.forgotten)
+        if entry.change.get("forget") and entry.certificate["documents_digest"] != (
+            digest_documents(own)
+        ):
+            raise VerificationError(
+                f"edit {entry.number} must certify the documents that it forgets, its digest is "
+                "of others; the journal is damaged"
+            )
 
 
 def _check_counts(

@@ -10,7 +10,6 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.indexing.computed_arrays import KeyedEpochs
 from zindex.indexing.index_arrays import IndexArrays, keyed_documents, keyed_samples
-from zindex.indexing.packing import PackedArrays
 from zindex.indexing.stream_parts import TokenSpans, find_stream_parts
 from zindex.ingest.length_source import LengthSource
 from zindex.io.request_threads import map_in_threads
@@ -21,7 +20,6 @@ from zindex.maintenance.edits.draws import shuffle_cut
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.journal import Source
 from zindex.plan.keys import Stage, split_key
-from zindex.plan.packing import PackingPlan
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.store.rows import RowReader, Spans, read_many
@@ -48,6 +46,43 @@ class SampleParts(NamedTuple):
     stops: Int64Array
 
 
+class SampleDocuments(NamedTuple):
+    """The documents of samples, token by token; -1 where there is no token."""
+
+    #: Shape (samples, sequence_length) each, int64: of the inputs and of the labels.
+    inputs: Int64Array
+    labels: Int64Array
+
+    @classmethod
+    def of_spans(
+        cls, num_samples: int, length: int, extra: int, spans: TokenSpans, parts: SampleParts
+    ) -> "SampleDocuments":
+        """Return the documents of samples that consist of spans.
+
+        Parameters
+        ----------
+        num_samples, length, extra
+            Number of samples, and tokens of a sample and of the label of its last one.
+        spans
+            The spans of each sample, without labels.
+        parts
+            The documents of each span, with the label of its last token, if there is one.
+        """
+        found = cls(*np.full((2, num_samples, length), -1, np.int64))
+        sizes = parts.stops - parts.starts
+        documents = np.repeat(parts.documents, sizes)
+        read = np.bincount(parts.owners, sizes, len(spans.owners)).astype(np.int64)
+        first, columns = 0, np.zeros(num_samples, np.int64)
+        rows = zip(spans.owners.tolist(), (spans.stops - spans.starts).tolist(), read, strict=True)
+        for owner, size, num_read in rows:
+            own, column = documents[first : first + num_read], columns[owner]
+            inputs, labels = own[:size], own[1 : size + extra]
+            found.inputs[owner, column : column + len(inputs)] = inputs
+            found.labels[owner, column : column + len(labels)] = labels
+            first, columns[owner] = first + num_read, column + size
+        return found
+
+
 class OrderSource(Protocol):
     """Samples of one dataset, in the order in which a run draws them."""
 
@@ -66,13 +101,17 @@ class OrderSource(Protocol):
     def parts_of(self, samples: Int64Array) -> SampleParts:
         """Return the document spans of samples, including tokens that are only labels."""
 
+    def documents_of(self, samples: Int64Array) -> SampleDocuments:
+        """Return the documents of the tokens of samples."""
+
     def epochs_of(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of the first token of each sample."""
 
-    def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return the positions whose samples may contain the given tokens of a document.
+    def find(self, documents: Int64Array, start: int = 0, stop: int | None = None) -> Int64Array:
+        """Return the positions whose samples may contain the given tokens of documents.
 
-        The range is half-open. The result is a superset of the matching positions.
+        The documents are ascending, the range is half-open, by default all tokens. The result is a
+        superset of the matching positions.
         """
 
 
@@ -109,6 +148,14 @@ def read_lengths(source: LengthSource, documents: Int64Array) -> Int64Array:
         return take(source.reader[schema.SEQUENCE_LENGTH.name], documents)
     lengths = (source.reader.sequence_lengths(number, number + 1)[0] for number in documents)
     return np.fromiter(lengths, np.int64, len(documents))
+
+
+def samples_in(starts: Int64Array, stops: Int64Array, length: int, num_samples: int) -> Int64Array:
+    """Return the samples that hold tokens of ranges of a stream, ascending."""
+    firsts, lasts = starts // length, np.minimum((stops - 1) // length + 1, num_samples)
+    counts = np.maximum(lasts - firsts, 0)
+    offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.unique(np.repeat(firsts, counts) + offsets)
 
 
 def _refuse(path: str, spans: Any, span: int) -> VerificationError:
@@ -178,54 +225,77 @@ class StreamSource:
         stops = found.begins + found.lengths
         return SampleParts(found.spans, found.documents, found.begins, stops)
 
-    def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return the positions whose samples may contain the given tokens of a document."""
-        starts, stops = self.find_tokens(document, start, stop)
-        firsts = starts // self.sequence_length
-        lasts = np.minimum((stops - 1) // self.sequence_length + 1, self.plan.num_samples)
-        spans = zip(firsts.tolist(), lasts.tolist(), strict=True)
-        samples = np.unique(
-            np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)])
+    def documents_of(self, samples: Int64Array) -> SampleDocuments:
+        """Return the documents of the tokens of samples."""
+        spans = self.spans_of(samples)
+        parts = self.parts_of_tokens(spans.starts, self.add_label(spans.stops))
+        return SampleDocuments.of_spans(
+            len(samples), self.sequence_length, self.extra, spans, parts
         )
+
+    def spans_of(self, samples: Int64Array) -> TokenSpans:
+        """Return the span of the stream that makes up each sample, without its last label."""
+        starts = samples * self.sequence_length
+        # The last sample of an index may be short.
+        stops = np.minimum(starts + self.sequence_length, self._num_tokens)
+        return TokenSpans(np.arange(len(samples)), starts, stops)
+
+    def add_label(self, stops: Int64Array) -> Int64Array:
+        """Return the ends of spans of the stream with the labels of their last tokens."""
+        return np.minimum(stops + self.extra, self._num_tokens)
+
+    def find(self, documents: Int64Array, start: int = 0, stop: int | None = None) -> Int64Array:
+        """Return the positions whose samples may contain the given tokens of documents."""
+        starts, stops = self.find_tokens(documents, start, stop)
+        samples = samples_in(starts, stops, self.sequence_length, self.plan.num_samples)
         if self._keyed is not None:
             return self._keyed[1].find_rows(samples)
         return search(self.arrays.shuffle_index, samples)
 
-    def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
-        """Return the stream ranges that hold the given tokens of a document, one per epoch.
+    def find_tokens(
+        self, documents: Int64Array, start: int, stop: int | None
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the stream ranges that hold the given tokens of documents, one per epoch.
 
         With an extra token, each range starts one token earlier: the sample of that token holds
         the first requested token as its last label.
         """
-        rows = self._find_rows(document)
-        firsts = np.array([self._find_first_token(row) for row in rows.tolist()], np.int64)
-        return np.maximum(firsts + start - self.extra, 0), firsts + stop
+        rows = self._find_rows(documents)
+        if not rows.size:
+            return rows, rows
+        lengths: Int64Array | int = 0 if stop is None else stop
+        if stop is None:
+            lengths = read_lengths(self.source, take(self.arrays.document_index, rows))
+        firsts = self._find_first_tokens(rows)
+        is_held = lengths > np.zeros(len(rows), np.int64) + start
+        starts, stops = np.maximum(firsts + start - self.extra, 0), firsts + lengths
+        return starts[is_held], stops[is_held]
 
-    def _find_rows(self, document: int) -> Int64Array:
-        """Return the rows of the document index that refer to a document."""
-        if not self.plan.start <= document < self.plan.stop:
-            return np.empty(0, np.int64)
-        numbers = np.array([document], np.int64)
+    def _find_rows(self, documents: Int64Array) -> Int64Array:
+        """Return the rows of the document index that refer to one of the documents."""
+        own = documents[(self.plan.start <= documents) & (documents < self.plan.stop)]
         if self._keyed is not None:
-            return self._keyed[0].find_rows(numbers)
-        return search(self.arrays.document_index, numbers)
+            return self._keyed[0].find_rows(own)
+        return search(self.arrays.document_index, own)
 
-    def _find_first_token(self, row: int) -> int:
-        """Return the stream offset of the first token of a row of the document index."""
+    def _find_first_tokens(self, rows: Int64Array) -> Int64Array:
+        """Return the stream offset of the first token of rows of the document index."""
         boundaries = self.arrays.sample_index
-        low, high = 0, len(boundaries) - 1
-        while low < high:  # find the first boundary in this row or later, else the last one
+        low, high = np.zeros_like(rows), np.full_like(rows, len(boundaries) - 1)
+        while (low < high).any():  # find the first boundary in this row or later, else the last one
             middle = (low + high) // 2
-            if int(boundaries[middle][0]) < row:
-                low = middle + 1
-            else:
-                high = middle
-        other, offset = (int(value) for value in boundaries[low])
-        token = min(low * self.sequence_length, self._num_tokens - self.extra) - offset
-        between = range(other, row) if other < row else range(row, other)
-        documents = self.arrays.document_index[between.start : between.stop]
-        gap = int(read_lengths(self.source, np.asarray(documents, np.int64)).sum())
-        return token + gap if other < row else token - gap
+            is_before = (take(boundaries, middle)[:, 0] < rows) & (low < high)
+            low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
+        others, offsets = take(boundaries, low).T
+        tokens = np.minimum(low * self.sequence_length, self._num_tokens - self.extra) - offsets
+        starts, stops = np.minimum(rows, others), np.maximum(rows, others)
+        [documents] = read_many([Spans(self.arrays.document_index, starts, stops)])
+        lengths = read_lengths(self.source, documents.astype(np.int64))
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        last = np.cumsum(stops - starts)
+        gaps = ends[last] - ends[last - (stops - starts)]
+        found: Int64Array = tokens + np.where(others < rows, gaps, -gaps)
+        return found
 
     @cached_property
     def _num_tokens(self) -> int:
@@ -273,8 +343,16 @@ class CutSource:
     def parts_of(self, samples: Int64Array) -> SampleParts:
         """Return the document spans of samples, including the label of each span's last token."""
         spans, base = self._spans_of(samples), self.base
-        found = base.parts_of_tokens(spans.starts, spans.stops + base.extra)
+        found = base.parts_of_tokens(spans.starts, base.add_label(spans.stops))
         return found._replace(owners=spans.owners[found.owners])
+
+    def documents_of(self, samples: Int64Array) -> SampleDocuments:
+        """Return the documents of the tokens of samples."""
+        spans, base = self._spans_of(samples), self.base
+        parts = base.parts_of_tokens(spans.starts, base.add_label(spans.stops))
+        return SampleDocuments.of_spans(
+            len(samples), self.sequence_length, base.extra, spans, parts
+        )
 
     def epochs_of(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of the first token of each sample."""
@@ -295,19 +373,18 @@ class CutSource:
             spans = deeper._replace(owners=spans.owners[deeper.owners]).merge()
         return spans
 
-    def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return the positions whose samples may contain the given tokens of a document."""
-        starts, stops = self.find_tokens(document, start, stop)
-        length = self.sequence_length
-        spans = zip((starts // length).tolist(), ((stops - 1) // length + 1).tolist(), strict=True)
-        samples = np.unique(
-            np.concatenate([np.empty(0, np.int64), *(np.arange(*s) for s in spans)])
+    def find(self, documents: Int64Array, start: int = 0, stop: int | None = None) -> Int64Array:
+        """Return the positions whose samples may contain the given tokens of documents."""
+        starts, stops = self.find_tokens(documents, start, stop)
+        return self._find_positions(
+            samples_in(starts, stops, self.sequence_length, self.cut.num_samples)
         )
-        return self._find_positions(samples[samples < self.cut.num_samples])
 
-    def find_tokens(self, document: int, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
-        """Return the ranges of this source that hold the given tokens of a document."""
-        starts, stops = self.parent.find_tokens(document, start, stop)
+    def find_tokens(
+        self, documents: Int64Array, start: int, stop: int | None
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the ranges of this source that hold the given tokens of documents."""
+        starts, stops = self.parent.find_tokens(documents, start, stop)
         length = self.parent.sequence_length
         found = []
         for first, last in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -329,66 +406,3 @@ class CutSource:
             found.append(start + unpermute(own, stop - start, keys))
             start = stop
         return np.concatenate([*found, samples[samples >= start]])
-
-
-class PackedSource:
-    """Samples packed with whole documents; see `OrderSource`.
-
-    Parameters
-    ----------
-    path, source
-        The dataset, and its document lengths.
-    arrays
-        Arrays of the index.
-    """
-
-    def __init__(self, path: str, source: LengthSource, arrays: PackedArrays) -> None:
-        self.path, self.source, self.arrays = path, source, arrays
-        plan: Any = arrays.plan
-        self.plan: PackingPlan = plan
-        self.identity: str | None = fingerprint(self.plan.spec)
-        self.sequence_length = self.plan.sequence_length
-        shuffle, keyed = arrays.shuffle_index, arrays.keyed_shuffle
-        self._take = partial(take, shuffle) if arrays.stored_shuffle is not None else keyed.take
-
-    def samples_at(self, positions: Int64Array) -> Int64Array:
-        """Return the samples at positions."""
-        return self._take(positions).astype(np.int64)
-
-    def epochs_of(self, samples: Int64Array) -> Int64Array:
-        """Return the epoch of each sample."""
-        return self.arrays.epochs_of(samples)
-
-    def parts_of(self, samples: Int64Array) -> SampleParts:
-        """Return the document spans of samples."""
-        bounds = take(self.arrays.sample_offset, np.stack([samples, samples + 1], 1).reshape(-1))
-        starts, stops = bounds[::2], bounds[1::2]
-        [rows] = read_many([Spans(self.arrays.part_index, starts, stops)])
-        documents, begins = rows.astype(np.int64).T
-        owners = np.repeat(np.arange(len(samples)), stops - starts)
-        lengths = np.minimum(read_lengths(self.source, documents) - begins, self.plan.room)
-        return SampleParts(owners, documents, begins, begins + lengths)
-
-    def find(self, document: int, start: int, stop: int) -> Int64Array:
-        """Return the positions whose samples may contain the given tokens of a document."""
-        plan, found = self.plan, [np.empty(0, np.int64)]
-        if plan.start <= document < plan.stop:
-            offset = np.array([document - plan.start], np.int64)
-            for epoch in range(len(self.arrays.sample_starts) - 1):
-                keys = plan.round_keys(Stage.DOCUMENT, epoch)
-                place = int(unpermute(offset, plan.num_documents, keys)[0])
-                found.append(self._find_in_partition(document, epoch, place))
-        return self.arrays.keyed_shuffle.find_rows(np.unique(np.concatenate(found)))
-
-    def _find_in_partition(self, document: int, epoch: int, place: int) -> Int64Array:
-        """Return the samples that contain the document at a given place in an epoch's order."""
-        plan, arrays = self.plan, self.arrays
-        number = place * plan.partitions_per_epoch // plan.num_documents
-        partition = epoch * plan.partitions_per_epoch + number
-        while plan.partition_bounds(partition)[2] <= place:
-            partition += 1
-        (first, low, _), (last, high, _) = arrays.partition_starts[partition : partition + 2]
-        parts = low + np.flatnonzero(arrays.part_index[int(low) : int(high)][:, 0] == document)
-        offsets = arrays.sample_offset[int(first) : int(last) + 1]
-        found: Int64Array = first + np.searchsorted(offsets, parts, side="right") - 1
-        return found
