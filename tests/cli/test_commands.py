@@ -417,3 +417,25 @@ def test_edit_refuses_in_one_line(
     blended_file: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     assert message in fail("edit", blended_file, *arguments)
+
+
+def test_forget_lists_and_leaves_out(blended_file: Path, tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("# to forget\nweb:3\n\ncode:4\n")
+    planned = succeed("forget", blended_file, ids, "--at", 20, "--dry-run")
+    assert planned.startswith("train, from position 20: 2 documents to forget, nothing is written")
+    assert max(map(len, planned.splitlines())) <= 80
+    assert succeed("edit", blended_file) == "train was not edited: 50 samples\n"
+    facts = json.loads(succeed("forget", blended_file, ids, "--at", 20, "--json"))
+    assert facts["edit"] == 1
+    assert sum(map(len, facts["documents"].values())) == 2
+    shown = succeed("edit", blended_file, "--verify")
+    assert "edit 1 at position 20: 2 documents forgotten" in shown
+    found = json.loads(succeed("find", blended_file, "--dataset", "web", "--document", 3, "--json"))
+    assert [each["position"] for each in found["documents"][0]["samples"]] == [
+        each["position"] for each in facts["seen"] if each["dataset"].endswith("web")
+    ]
+    assert "all of these are" in fail("forget", blended_file, ids, "--at", 20)
+    ids.write_text("web:3\nweb 4\n")
+    assert "line 2 of" in fail("forget", blended_file, ids, "--at", 20)
+    assert "give the consumed samples" in fail("forget", blended_file, ids)

@@ -121,3 +121,16 @@ def test_padding_items_hold_no_forgotten_token(tmp_path: Path, paths: list[str])
     padding = dataset[None]
     assert [d for d in padding["document_ids"].tolist() if d >= 0] == kept
     assert not padding["loss_mask"].any()
+
+
+def test_states_from_before_the_position_resume(tmp_path: Path, paths: list[str]) -> None:
+    config = weighted_run(tmp_path, paths, sequence_length=LENGTH, samples={"train": 20})
+    settings = {"micro_batch_size": 2, "data_parallel_rank": 0, "data_parallel_size": 1}
+    made = loader(open_train(config), **settings)
+    batches = iter(made)
+    next(batches), next(batches)
+    state = made.state_dict()
+    forget(config, [("0", d) for d in range(10)], 4, client=SerialExecutor())
+    dataset = open_train(config)
+    resumed = next(iter(loader(dataset, state=state, **settings)))
+    assert np.array_equal(resumed["tokens"], np.stack([dataset[i]["tokens"] for i in (4, 5)]))

@@ -90,6 +90,8 @@ def verify_journal(
 def check_forgotten(journal: RunJournal, client: Any) -> None:
     """Check that edits name every sample with forgotten documents; VerificationError if not."""
     state = journal.state
+    if not state.forgotten:
+        return
     run = OpenedRun(journal, client)
     if run.find_touched(state.forgotten) != state.touched:
         raise VerificationError(
