@@ -7,9 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cluster.processes import find_members, wait_for, wait_until_gone
+from zindex.cluster.node import Node
 from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.settings import NodeSettings
 from zindex.cluster.starting import (
@@ -56,6 +58,11 @@ def test_a_node_that_is_taken_away_hands_its_results_over(tmp_path: Path) -> Non
         client.wait_for_workers(2)
         made = client.submit(make_once, str(tmp_path / "made"), workers="second")
         assert made.result() == 5
+        # An announcement to training that the job will end changes nothing.
+        (worker,) = psutil.Process(node.pid).children()
+        for process in (node, worker):
+            process.send_signal(signal.SIGUSR1)
+            process.send_signal(signal.SIGUSR2)
         node.terminate()
         assert node.wait() == 0
         assert [worker["name"] for worker in client.scheduler_info()["workers"].values()] == [
@@ -74,6 +81,18 @@ def test_a_node_that_is_taken_away_hands_its_results_over(tmp_path: Path) -> Non
 
 def make_list(value: int) -> list[int]:
     return [value]
+
+
+def test_a_worker_that_retires_is_not_throttled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # the node sets them
+    node = Node(NodeSettings(threads=0, scratch=str(tmp_path)))
+    node.throttle.share = 0.05
+    node.ended.set()
+    node.run()
+    assert node.throttle.share == 1
 
 
 REPORT = """

@@ -23,6 +23,7 @@ from zindex.cluster.rendezvous import Rendezvous, receive_by_store, send_by_stor
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
 from zindex.cluster.settings import IDLE, NodeSettings
 from zindex.cluster.watchdog import Watchdog
+from zindex.cluster.termination import before_termination
 from zindex.errors import ConfigError, check_choice
 from zindex.execution.executor import coming_clients
 
@@ -131,6 +132,7 @@ class Cluster:
         coming_clients.append(connection)
         stack.callback(coming_clients.remove, connection)
 
+        stack.enter_context(before_termination(self._node.close, at_once=False))
     def _connect(
         self,
         connection: "Future[Any]",
@@ -176,6 +178,7 @@ class Cluster:
         stack.callback(self._keeper.join)
         stack.callback(self._is_ended.set)
 
+        stack.enter_context(before_termination(self._node.close, at_once=True))
     def _open_rendezvous(self, stack: ExitStack) -> Rendezvous:
         """Open the rendezvous of the cluster, and register it in the node settings."""
         if self._job_folder is not None:
@@ -300,7 +303,8 @@ def alongside(
     of the client waits for it. Other ranks start no processes
     and do not import Dask. A supervisor restarts processes that end, and is restarted itself. A
     build resumes from its finished shards, and continues in local threads if the cluster is lost
-    for a minute. All processes stop at the end of the block, or when a rank dies for any reason.
+    for a minute. All processes stop at the end of the block, or when a rank dies for any reason. If
+    SIGTERM ends a rank, the worker of its node first transfers its results to others.
 
     Parameters
     ----------

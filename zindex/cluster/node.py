@@ -158,6 +158,7 @@ class Node:
             finally:
                 _end(members, retire=self.retires.is_set())
                 # The process that made the key may have been killed.
+                self.throttle.share = 1.0  # or else it may not retire in time
                 rendezvous.remove_key(key)
 
     def _supervise(self, members: list[_Member], rendezvous: Rendezvous, entry: Path) -> None:
@@ -268,3 +269,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # Schedulers announce the end of a job to all of its processes; members inherit this.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)

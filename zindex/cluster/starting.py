@@ -67,7 +67,7 @@ def start_node(
     with suppress(OSError):
         os.sched_setaffinity(node.pid, cpus)
     if stack is not None:
-        stack.push(partial(_end_node, node, settings.scheduler_host is None))
+        stack.push(partial(_leave_node, node, settings.scheduler_host is None))
     assert node.stdin is not None
     with suppress(BrokenPipeError):
         node.stdin.write(settings.to_json().encode() + b"\n")
@@ -106,6 +106,10 @@ class NodeKeeper:
                 )
                 if not ended.wait(backoff.next_pause()):
                     self._node = start_node(self._settings, stack)
+
+    def close(self) -> None:
+        """End the node before this process is terminated; its worker may transfer its results."""
+        _end_node(self._node, retires=self._settings.scheduler_host is None)
 
     def set_share(self, share: float) -> None:
         """Set the share of the time that the node's worker may run, up to 1."""
@@ -170,14 +174,18 @@ def prepare_scheduler(
     settings.rendezvous, settings.scheduler_host = str(rendezvous.folder.resolve()), host
 
 
-def _end_node(node: Node, retires: bool, kind: object, error: object, _: object) -> None:
+def _leave_node(node: Node, retires: bool, kind: object, error: object, _: object) -> None:
+    """End a node at the end of its block; it may retire if SIGTERM was raised there."""
+    is_terminated = isinstance(error, KeyboardInterrupt) and signal.SIGTERM in error.args
+    _end_node(node, retires=retires and is_terminated)
+
+
+def _end_node(node: Node, *, retires: bool) -> None:
     """Close the pipe that keeps a node alive, and wait until it ends.
 
-    If SIGTERM ends this process, for example before preemption, workers may first transfer their
-    results: Kubernetes signals only the first process of a pod.
+    With ``retires`` its worker first transfers its results to others: the scheduler goes on.
     """
     assert node.stdin is not None
-    retires &= isinstance(error, KeyboardInterrupt) and signal.SIGTERM in error.args
     if retires:
         node.terminate()
     else:
