@@ -205,6 +205,7 @@ def test_a_worker_above_its_memory_limit_is_restarted(tmp_path: Path) -> None:
         assert re.search(
             r"the worker has 1 of \d+ processors and 629,145,600 of [\d,]+ bytes", logs
         )
+        assert "memory bandwidth" in logs
 
 
 def test_a_scheduler_that_cannot_start_is_reported_with_its_reason(
@@ -256,6 +257,7 @@ def test_a_block_is_entered_before_the_scheduler_runs(
         ({"rendezvous": "file"}, "needs folder=, a directory that all nodes share"),
         ({"threads": 0}, "threads must be at least 1"),
         ({"memory": "much"}, "memory must be at least"),
+        ({"bandwidth": 0.0}, "bandwidth must be a share of the memory bandwidth above 0 and at"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, object], message: str) -> None:

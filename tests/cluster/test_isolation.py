@@ -97,7 +97,8 @@ def test_a_real_control_group() -> None:
     with least_weight_group(f"test-{os.getpid()}") as group:
         if group is None:
             pytest.skip("this user may not make control groups")
-        command = f"from zindex.cluster.isolation import *; lower_priority(0, {str(group)!r})"
+        procs = str(group / "cgroup.procs")
+        command = f"from zindex.cluster.isolation import *; lower_priority(0, [{procs!r}])"
         process = subprocess.Popen(
             [sys.executable, "-c", f"{command}; print(flush=True); input()"],
             stdin=subprocess.PIPE,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -20,7 +20,8 @@ _SET_IO_PRIORITY = {"x86_64": 251, "aarch64": 30}
 _IO_IDLE = 3 << 13
 _PCI_DRIVERS = Path("/sys/bus/pci/drivers")
 _GPU_DRIVERS = ("nvidia", "amdgpu")
-_GROUP_PREFIX = "zindex-"
+#: Prefix of the names of control groups.
+GROUP_PREFIX = "zindex-"
 # The minimum weight of a control group, by cgroup version.
 _WEIGHTS = {"cpu.idle": "1", "cpu.weight": "1", "cpu.shares": "2"}
 # Throttle period in seconds, and the time after which a share that is not renewed expires,
@@ -33,19 +34,20 @@ LEAST_SHARE = 0.05
 _STEPS, _ROUNDS, _RISE = 8, 16, 0.005
 
 
-def lower_priority(nice: int, group: str | None = None) -> None:
+def lower_priority(nice: int, groups: Sequence[str] = ()) -> None:
     """Lower the priority of this process.
 
     Parameters
     ----------
     nice
         Niceness. `IDLE` also sets the idle scheduling and I/O classes.
-    group
-        Control group to join.
+    groups
+        Files that list the processes of control groups, which this process joins. It must have
+        one thread, because resource control lists threads.
     """
-    if group is not None:
+    for group in groups:
         with suppress(OSError):
-            Path(group, "cgroup.procs").write_text(str(os.getpid()))
+            Path(group).write_text(str(os.getpid()))
     os.nice(nice)
     if os.getsid(0) == os.getppid():  # the session of its supervisor
         # With autogrouping, sessions share the CPUs equally, regardless of the niceness of their
@@ -99,10 +101,10 @@ def least_weight_group(name: str) -> Iterator[Path | None]:
     """
     group = None
     for parent in find_own_groups("cpu"):
-        for left in parent.glob(f"{_GROUP_PREFIX}*"):
+        for left in parent.glob(f"{GROUP_PREFIX}*"):
             with suppress(OSError):  # it still has processes
                 left.rmdir()
-        group = _make_group(parent / f"{_GROUP_PREFIX}{name}")
+        group = _make_group(parent / f"{GROUP_PREFIX}{name}")
         if group is not None:
             break
     try:

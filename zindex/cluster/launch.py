@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zindex.cluster import starting
 from zindex.cluster.adapt import SlurmNodes
+from zindex.cluster.bandwidth import check_bandwidth
 from zindex.cluster.isolation import StepFeedback
 from zindex.cluster.job import JobPlace, find_job
 from zindex.cluster.network import LOOPBACK, own_address
 from zindex.cluster.rendezvous import Rendezvous, receive_by_store, send_by_store
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
 from zindex.cluster.settings import IDLE, NodeSettings
-from zindex.cluster.watchdog import Watchdog
 from zindex.cluster.termination import before_termination
+from zindex.cluster.watchdog import Watchdog
 from zindex.errors import ConfigError, check_choice
 from zindex.execution.executor import coming_clients
 
@@ -131,8 +132,8 @@ class Cluster:
         stack.callback(disconnect)
         coming_clients.append(connection)
         stack.callback(coming_clients.remove, connection)
-
         stack.enter_context(before_termination(self._node.close, at_once=False))
+
     def _connect(
         self,
         connection: "Future[Any]",
@@ -177,8 +178,8 @@ class Cluster:
         self._keeper.start()
         stack.callback(self._keeper.join)
         stack.callback(self._is_ended.set)
-
         stack.enter_context(before_termination(self._node.close, at_once=True))
+
     def _open_rendezvous(self, stack: ExitStack) -> Rendezvous:
         """Open the rendezvous of the cluster, and register it in the node settings."""
         if self._job_folder is not None:
@@ -257,7 +258,13 @@ class Cluster:
                 "alongside(folder)"
             )
         settings = replace(
-            self._settings, name="", threads=None, memory=None, num_ranks=0, scheduler_host=None
+            self._settings,
+            name="",
+            threads=None,
+            memory=None,
+            bandwidth=None,
+            num_ranks=0,
+            scheduler_host=None,
         )
         self._borrowed = SlurmNodes(self._rendezvous, settings, options, maximum)
         self._stack.callback(self._borrowed.hand_back)
@@ -287,6 +294,7 @@ def alongside(
     threads: int | None = None,
     memory: int | str | float | None = None,
     nice: int = IDLE,
+    bandwidth: float | None = 0.5,
     host: str | None = None,
     encryption: Literal["tls", "none"] = "tls",
     rendezvous: Literal["file", "torch"] | None = None,
@@ -312,13 +320,17 @@ def alongside(
         Directory shared by all nodes, for the address, the certificate (private to the user) and
         the logs. None uses a temporary one on a single machine, or torch's store across machines.
     threads
-        Threads per worker; None leaves two CPUs to each rank.
+        Threads per worker; None leaves two CPUs to each rank, and respects ``bandwidth``.
     memory
         Memory limit per worker: bytes, a string such as ``"16GiB"``, a fraction of the machine's
         memory, or None for a quarter. A worker above its limit is restarted.
     nice
         Niceness of the workers, 0 to 19. At 19 they use CPUs and disks only when these are idle, in
         a separate control group if one can be created.
+    bandwidth
+        Maximum share of each machine's memory bandwidth for its worker, above 0 and at most 1; None
+        sets no limit. Processors with resctrl enforce it where this user may write
+        ``/sys/fs/resctrl``; elsewhere the bandwidth is measured, and the worker gets fewer threads.
     host
         Address at which the scheduler listens; None means loopback on a single machine, and
         otherwise the address by which the job knows this machine.
@@ -371,9 +383,10 @@ def alongside(
         job = replace(found, job_id=f"{found.job_id}-{next(_entered)}")
     settings = NodeSettings(
         name=f"{os.uname().nodename}-{job.rank}",
-        threads=choose_threads(threads, job.local_world_size),
+        threads=None if threads is None else choose_threads(threads, job.local_world_size),
         memory=choose_memory(memory),
         nice=nice,
+        bandwidth=check_bandwidth(bandwidth),
         scratch=choose_scratch(scratch),
         num_ranks=job.local_world_size,
         start_timeout=start_timeout,

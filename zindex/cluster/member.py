@@ -111,7 +111,7 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     die_with(settings["supervisor"])
     if sys.argv[1] == "worker":
-        lower_priority(settings["nice"], settings["group"])
+        lower_priority(settings["nice"], settings["groups"])
         with suppress(OSError):
             os.sched_setaffinity(0, settings["cpus"])
     dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})

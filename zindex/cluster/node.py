@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zindex.cluster.bandwidth import Guard, guard_bandwidth
 from zindex.cluster.isolation import Throttle, least_weight_group
 from zindex.cluster.rendezvous import LOGS, POLL_SECONDS, Rendezvous
 from zindex.cluster.resources import (
@@ -146,19 +147,20 @@ class Node:
         with ExitStack() as stack:
             scratch = stack.enter_context(open_scratch(self.scratch))
             group = stack.enter_context(least_weight_group(str(os.getpid())))
+            guard = stack.enter_context(self._guard_bandwidth())
             rendezvous = Rendezvous(self.settings.rendezvous or scratch / "rendezvous")
             if self.settings.packed is not None:
                 rendezvous.unpack(self.settings.packed)
             rendezvous.open()
-            members = self._members(rendezvous, scratch, group)
+            members = self._members(rendezvous, scratch, group, guard)
             key = rendezvous.find_key() if self.settings.scheduler_host is not None else None
             try:
                 with rendezvous.register_node() as entry:
                     self._supervise(members, rendezvous, entry)
             finally:
+                self.throttle.share = 1.0  # or else it may not retire in time
                 _end(members, retire=self.retires.is_set())
                 # The process that made the key may have been killed.
-                self.throttle.share = 1.0  # or else it may not retire in time
                 rendezvous.remove_key(key)
 
     def _supervise(self, members: list[_Member], rendezvous: Rendezvous, entry: Path) -> None:
@@ -187,7 +189,17 @@ class Node:
                 elif now - published > self.settings.start_timeout:
                     break
 
-    def _members(self, rendezvous: Rendezvous, scratch: Path, group: Path | None) -> list[_Member]:
+    def _guard_bandwidth(self) -> AbstractContextManager[Guard]:
+        """Choose the number of threads, and limit their memory bandwidth."""
+        settings = self.settings
+        if settings.threads == 0:  # no worker
+            return nullcontext(Guard(0, ""))
+        threads = choose_threads(settings.threads, settings.num_ranks)
+        return guard_bandwidth(settings.bandwidth, threads, is_fixed=settings.threads is not None)
+
+    def _members(
+        self, rendezvous: Rendezvous, scratch: Path, group: Path | None, guard: Guard
+    ) -> list[_Member]:
         settings = self.settings
         logs = rendezvous.folder / LOGS
         common = asdict(settings) | {
@@ -200,13 +212,15 @@ class Node:
         if settings.scheduler_host is not None:
             scheduler = common | {"memory": 0, "alive": str(scratch / "scheduler.alive")}
             members.append(_Member("scheduler", scheduler, logs / "scheduler.log"))
-        if settings.threads != 0:
+        if guard.threads:
+            groups = [] if group is None or settings.nice < IDLE else [group / "cgroup.procs"]
+            groups += [] if guard.group is None else [guard.group / "tasks"]
             worker = common | {
-                "threads": choose_threads(settings.threads, settings.num_ranks),
+                "threads": guard.threads,
                 "memory": choose_memory(settings.memory),
                 "name": self.name,
                 "alive": str(scratch / "worker.alive"),
-                "group": None if group is None or settings.nice < IDLE else str(group),
+                "groups": [str(file) for file in groups],
             }
             worker["cpus"] = sorted(choose_cpus(worker["threads"]))
             log = logs / f"worker-{self.name}.log"
@@ -215,6 +229,7 @@ class Node:
                 f"the worker has {worker['threads']} of {count_cpus(usable_cpus())} processors and "
                 f"{worker['memory']:,} of {usable_memory():,} bytes that this job may take"
             )
+            members[-1].log_line(guard.sentence)
         return members
 
 
@@ -260,6 +275,9 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
+    # Schedulers announce the end of a job to all of its processes; members inherit this.
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     if node.settings.is_tied_to_pipe:
         arguments = pipe.fileno(), node
         watcher = threading.Thread(target=_watch_pipe, args=arguments, daemon=True)
@@ -269,6 +287,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # Schedulers announce the end of a job to all of its processes; members inherit this.
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)

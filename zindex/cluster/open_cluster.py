@@ -87,7 +87,7 @@ def open_cluster(
         return
     if name in LAUNCHERS:
         resources |= {"start_timeout": start_timeout, "job": find_job(launcher=name)}
-        with alongside(folder, host=host, **resources) as cluster:
+        with alongside(folder, host=host, bandwidth=None, **resources) as cluster:  # no training
             yield cluster.client
             if cluster.client is None:
                 cluster.wait_until_ended()

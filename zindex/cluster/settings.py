@@ -26,6 +26,8 @@ class NodeSettings:
     #: Memory limit of the worker; see `choose_memory`.
     memory: int | str | float | None = None
     nice: int = IDLE
+    #: Maximum share of the machine's memory bandwidth for the worker; None sets no limit.
+    bandwidth: float | None = None
     #: Local directory for temporary files; None lets the node choose.
     scratch: str | None = None
     #: Number of training processes on the node.

@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ import numpy as np
 from zindex.errors import ConfigError, ZindexError
 from zindex.io import files
 from zindex.io.machine import count_cpus
+from zindex.io.memory_traffic import measure_calls, measure_copies
 from zindex.io.objects import Place
 from zindex.kernels.samples import gather_lengths
 from zindex.store.codecs import checksum
@@ -25,8 +26,8 @@ _FILE_NBYTES, _MAX_FILES = 1 << 24, 64
 # Shards are written and read concurrently, as in builds.
 _NUM_THREADS = 4
 _SMALL_NBYTES, _NUM_SMALL = 1 << 12, 16
-# Far larger than CPU caches.
-_MEMORY_NBYTES = 1 << 27
+# An array far larger than CPU caches.
+_NUM_LENGTHS = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,42 +116,20 @@ def _remove(folder: Place, missing: list[Path]) -> None:
 def _measure_memory(seconds: float) -> tuple[float, float, float]:
     """Return bytes copied, numbers gathered and bytes checksummed, per second."""
     num_threads = count_cpus()
-    length = _MEMORY_NBYTES // 4 // num_threads
-    numbers = [np.arange(length, dtype=np.int32) for _ in range(num_threads)]
-    others = [np.empty_like(part) for part in numbers]
-    lengths = np.ones(num_threads * length, np.int32)
+    lengths = np.ones(_NUM_LENGTHS, np.int32)
     generator = np.random.default_rng(0)
     picks = generator.integers(0, len(lengths), (num_threads, 1 << 20), dtype=np.int32)
     picked = np.empty_like(picks)
+    content = lengths[: 1 << 20].view(np.uint8).data
 
-    def copy(thread: int) -> None:
-        np.copyto(others[thread], numbers[thread])
-
-    def gather(thread: int) -> None:
+    def gather(number: int) -> None:
+        thread = number % num_threads
         gather_lengths(lengths, picks[thread], 0, picked[thread])
 
-    def crc(thread: int) -> None:
-        checksum(others[0][: 1 << 20].view(np.uint8).data)
-
-    with ThreadPoolExecutor(num_threads) as pool:
-        copies = _rate(pool, copy, num_threads, seconds / 3)
-        gathers = _rate(pool, gather, num_threads, seconds / 3)
-        sums = _rate(pool, crc, 1, seconds / 3)
-    nbytes = numbers[0].nbytes
-    return copies * nbytes, gathers * picks.shape[1], sums * (1 << 22)
-
-
-def _rate(
-    pool: ThreadPoolExecutor, call: Callable[[int], None], num_threads: int, seconds: float
-) -> float:
-    """Return the calls per second of all threads together, after a warm-up."""
-    call(0)  # one thread alone compiles
-    list(pool.map(call, range(num_threads)))
-    num_calls, start = 0, time.perf_counter()
-    while not num_calls or time.perf_counter() - start < seconds:
-        list(pool.map(call, range(num_threads)))
-        num_calls += num_threads
-    return num_calls / (time.perf_counter() - start)
+    copies = measure_copies(num_threads, seconds / 3)
+    gathers = measure_calls(gather, num_threads, seconds / 3)
+    sums = measure_calls(lambda _: checksum(content), 1, seconds / 3)
+    return copies, gathers * picks.shape[1], sums * content.nbytes
 
 
 def _measure_writes(folder: Place, seconds: float) -> tuple[float, float]:
