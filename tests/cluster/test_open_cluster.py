@@ -18,6 +18,8 @@ from zindex.errors import ConfigError
         ("ssh", {}, "a cluster by ssh needs hosts, got none"),
         ("ssh", {"hosts": ["-oProxyCommand=x"]}, "a host must be like node1"),
         ("tls://127.0.0.1:1", {}, "needs its certificate, got no folder"),
+        # A cluster that has ended removes its certificate.
+        ("tls://127.0.0.1:1", {"folder": "/none"}, "/none must hold the certificate of a running"),
         ("tcp://127.0.0.1:1", {"start_timeout": 0.2}, "a Dask scheduler must answer at tcp://127"),
         ("slurm", {}, "run it under srun"),
         ("mpi", {}, "run it under mpirun"),

@@ -69,3 +69,8 @@ def test_tasks_may_be_submitted_while_others_are_said_to_be_lost(
 def test_a_wrong_address_fails_immediately() -> None:
     with pytest.raises(ConfigError, match=r"must answer at tcp://127\.0\.0\.1:9, none does: Timed"):
         connect_client("tcp://127.0.0.1:9", timeout=0.3)
+
+
+def test_encryption_needs_a_certificate() -> None:
+    with pytest.raises(ConfigError, match="needs a certificate, Dask's configuration names none"):
+        connect_client("tls://127.0.0.1:9")

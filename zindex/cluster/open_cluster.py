@@ -11,6 +11,7 @@ from typing import Any
 
 from zindex.cluster import starting
 from zindex.cluster.adapt import SlurmNodes
+from zindex.cluster.certificates import read_certificate
 from zindex.cluster.job import find_job
 from zindex.cluster.launch import alongside
 from zindex.cluster.network import LOOPBACK, address_towards, is_loopback, own_address, resolve
@@ -104,6 +105,8 @@ def open_cluster(
                     "that its cluster was started with"
                 )
             rendezvous = Rendezvous(folder or os.devnull)
+            if name.startswith("tls://"):
+                read_certificate(rendezvous.folder)
             seconds = min(start_timeout, starting.ANSWER_SECONDS)
             yield starting.open_client(
                 rendezvous, stack, address=name, default=False, seconds=seconds

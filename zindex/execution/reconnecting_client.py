@@ -28,8 +28,16 @@ def connect_client(address: str, *, patience: float = RECONNECT_SECONDS, **setti
     Raises
     ------
     ConfigError
-        If no scheduler answers at the address.
+        If no scheduler answers at the address, or it needs a certificate and none is known.
     """
+    from distributed.security import Security
+
+    security = settings.get("security") or Security()
+    if address.startswith("tls://") and not security.get_connection_args("client")["ssl_context"]:
+        raise ConfigError(
+            f"a scheduler at {address} needs a certificate, Dask's configuration names none; set "
+            "distributed.comm.tls there, or give --cluster and --cluster-folder"
+        )
     try:
         client = _client_class()(address, **{"set_as_default": False} | settings)
     except (OSError, ValueError, RuntimeError) as error:
