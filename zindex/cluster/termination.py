@@ -73,6 +73,16 @@ def before_termination(close: Callable[[], None], *, at_once: bool) -> Iterator[
 
 
 _handlers: list[Callable[[int, Any], None]] = []
+_mask = threading.local()
+
+
+def _hold() -> None:
+    """Hold back SIGTERM during a fork, whose child would report it to this process."""
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_go() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
 def _forget() -> None:
@@ -82,6 +92,7 @@ def _forget() -> None:
         if signal.getsignal(signal.SIGTERM) in _handlers:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _handlers.clear()
+    _let_go()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_forget)
