@@ -1,6 +1,6 @@
 """Steps of a fixed training loop, alone and beside builds on the processors of its node.
 
-``python -m tests.benchmarks.bench_isolation --steps 500 --documents 1e6 --samples 1e8``
+``python -m tests.benchmarks.bench_isolation --steps 400 --documents 1e6 --samples 1e8``
 
 A step is products of matrices in one thread and a copy of a batch, 20 ms on an idle machine. The
 contenders take turns of 50 steps in one process, so that whatever else the machine does affects all
@@ -187,7 +187,7 @@ def run_worker(_: str, path: str, steps: str) -> None:
 def main() -> None:
     """Run the benchmark."""
     parser = make_parser(__doc__, num_worker_arguments=3)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--documents", type=float, default=1e6)
     parser.add_argument("--samples", type=float, default=1e8)
     arguments = parser.parse_args()

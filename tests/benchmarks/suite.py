@@ -134,7 +134,7 @@ BENCHMARKS = (
     Benchmark(
         "bench_isolation",
         short="--steps 20 --documents 1e3 --samples 1e4 --runs 1",
-        long="--steps 500 --documents 1e6 --samples 1e8 --runs 3",
+        long="--steps 400 --documents 1e6 --samples 1e8 --runs 3",
     ),
     Benchmark(
         "bench_workers",
