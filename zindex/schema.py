@@ -145,6 +145,22 @@ FIELD_FORM = ArraySpec(
     "form",
     "What each record holds: 0 nothing, 1 bytes, 2 text in UTF-8, 3 JSON in UTF-8, 4 numbers.",
 )
+# Arrays of each field of the documents of a corpus, such as their id or url.
+DOCUMENT_FIELD_VALUE = ArraySpec(
+    "document_{}_value",
+    ("document_{}_item",),
+    "byte",
+    "Values of one field of the documents' source, document after document.",
+)
+DOCUMENT_FIELD_OFFSET = _bounds(
+    "document_{}_offset", "document", "bytes", "Place at which the value of each document starts"
+)
+DOCUMENT_FIELD_FORM = ArraySpec(
+    "document_{}_form",
+    ("document",),
+    "form",
+    "What each document has: 0 nothing, 1 bytes, 2 text in UTF-8, 3 JSON in UTF-8.",
+)
 KEY_TEXT = ArraySpec(
     "key_text", ("key_byte",), "byte", "Keys of all records in UTF-8, record after record."
 )

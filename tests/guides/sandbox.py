@@ -33,8 +33,12 @@ def make_sandbox(folder: Path) -> None:
     zindex.convert(
         str(folder / "data" / "web"), folder / "corpora" / "web.zarr", client=SerialExecutor()
     )
-    write_lines(folder / "texts" / "a.jsonl", [{"text": text} for text in TEXTS[:20]])
-    write_lines(folder / "texts" / "b.jsonl", [{"text": text} for text in TEXTS[20:]])
+    texts: list[dict[str, object]] = [
+        {"id": f"doc-{number}", "url": f"https://example.org/{number}", "text": text}
+        for number, text in enumerate(TEXTS)
+    ]
+    write_lines(folder / "texts" / "a.jsonl", texts[:20])
+    write_lines(folder / "texts" / "b.jsonl", texts[20:])
     chats = [
         {
             "messages": [

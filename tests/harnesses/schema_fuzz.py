@@ -24,11 +24,13 @@ import xarray
 
 import zindex
 from tests.harnesses.running import main
+from tests.text.small_tokenizer import save_tokenizer
 from zindex.config import DatasetConfig, RunConfig
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ZindexError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.idx_writer import write_index
+from zindex.ingest.corpora.document_fields import find_documents, open_fields
 from zindex.ingest.records.import_records import import_records
 from zindex.maintenance.edits.edit import edit
 from zindex.maintenance.edits.journal import open_journal
@@ -113,6 +115,13 @@ def _read_records(root: Path) -> None:
                 reader.read(record)
 
 
+def _read_fields(root: Path) -> None:
+    fields = open_fields(str(root))
+    if fields is not None:
+        fields.read([0, 1])
+        find_documents(root, ["d1"], client=_SERIAL)
+
+
 def _read_dataset(root: Path) -> None:
     dataset = ZarrIndexedDataset(str(root))
     if len(dataset):
@@ -175,6 +184,11 @@ def make_victims() -> tuple[Victim, ...]:
     )
     entry = edit(config, 5, client=_SERIAL, num_samples=18)
     assert entry.number == 1
+    described = [line | {"id": f"d{number}"} for number, line in enumerate(lines)]
+    (home / "b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in described))
+    zindex.tokenize_corpus(
+        home / "b.jsonl", home / "described", tokenizer=save_tokenizer(folder / "t"), client=_SERIAL
+    )
     journal = Path(str(open_journal(config).folder))
     index = min((home / "index").glob("*/zarr.json")).parent
     keys = ("zarr.json", "_zindex/plan.json", "_zindex/manifest.json")
@@ -184,6 +198,7 @@ def make_victims() -> tuple[Victim, ...]:
         Victim(home / "tokens", keys, (*_STORE_READERS, _read_dataset)),
         Victim(home / "linked", keys, (*_STORE_READERS, _read_dataset)),
         Victim(home / "records", keys, (*_STORE_READERS, _read_records)),
+        Victim(home / "described", keys, (*_STORE_READERS, _read_fields)),
         Victim(index, keys, _STORE_READERS),
         Victim(home / "unfinished", keys[1:2], (*_STORE_READERS, read_plan)),
         Victim(journal, ("000001.json",), (lambda root: open_journal(config).state,)),

@@ -74,6 +74,10 @@ def trace_command(
 @options.parsed(
     "--tokens", parse=parse_range, metavar="START:STOP", help="Token range in the document."
 )
+@options.value("--id", "source_id", metavar="ID", help="Source id instead of a document.")
+@options.value(
+    "--field", metavar="NAME", help="Field that holds the id. [default: the first that is kept]"
+)
 @options.value("--text", help="Text to search for instead of a document.")
 @options.value(
     "--tokenizer", metavar="FILE", help="Tokenizer for --text, by default the saved one."
@@ -89,10 +93,10 @@ def trace_command(
 @options.scheduler
 @options.summary()
 def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
-    """Find the positions of a document or a text in a run.
+    """Find the positions of a document, a source id or a text in a run.
 
     Prints every position that contains the document, the token range or the text, with its step,
-    rank and epoch.
+    rank and epoch. A document can be named by the id of its source, if the corpus keeps it.
     """
     from zindex.inspection.answers.find import find
 

@@ -10,7 +10,7 @@ from zindex.cli import options
 from zindex.errors import ConfigError
 
 # Options of corpora alone, and of records alone.
-_CORPUS_NAMES = ("to", "split_sentences", "language", "overwrite")
+_CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
 _RECORD_NAMES = (
     *("roles", "chat_template", "template_variables", "date", "train_on", "turns", "max_length"),
     *("keep", "prepend_bod", "position_ids", "special_in_text", "chunk_nbytes", "shard_nbytes"),
@@ -22,6 +22,14 @@ def _parse_token(text: str, flag: str) -> bool | int | str:
     if text in ("auto", "none"):
         return text == "auto"
     return int(text) if text.isdecimal() else text
+
+
+def _parse_names(text: str, flag: str) -> list[str]:
+    """Return the names of fields, separated by commas."""
+    names = [] if text == "none" else [name.strip() for name in text.split(",")]
+    if "" in names:
+        raise ConfigError(f"{flag} must name fields separated by commas, or be none, got {text!r}")
+    return names
 
 
 _text_options = options.join(
@@ -131,6 +139,13 @@ _corpus_options = options.join(
         "--split-sentences", "For pretrain: each sentence becomes a sequence, as BERT and T5 need."
     ),
     options.value("--language", default="en", help="Language, for sentence splitting."),
+    options.parsed(
+        "--metadata",
+        parse=_parse_names,
+        metavar="FIELD,...|none",
+        help="For pretrain: fields of the source to keep for each document, the one that "
+        "identifies it first. [default: id,url where they exist]",
+    ),
     options.flag("--overwrite", "With --to bin: replace an existing pair."),
 )
 _work_options = options.join(
@@ -250,7 +265,7 @@ def _refuse_others(context: click.Context, others: Sequence[str], train_type: st
     """Raise if options are given that do not apply to the type of training."""
     what = f"--for {train_type}"
     if train_type == "pretrain":
-        others = (*others, "codec" if to == "bin" else "overwrite")
+        others = (*others, *(("codec", "metadata") if to == "bin" else ("overwrite",)))
         what += f" --to {to}"
     options.refuse(context, others, f"must be left out with {what}, which does not take it")
 

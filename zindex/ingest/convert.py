@@ -20,6 +20,7 @@ from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.store.commit import StorePlan
 from zindex.store.layout import ArrayLayout, ChunkGrid, fit_chunks
 from zindex.store.open import Store
+from zindex.store.records import plan_array
 from zindex.store.shard_files import ShardResult, store_shard
 from zindex.store.tokens import LINK, open_tokens
 from zindex.text.kept_tokenizer import describe_tokenizer
@@ -27,6 +28,8 @@ from zindex.text.text_encoder import TokenizerLike
 
 #: Default grid of the tokens: 16 Mi tokens are 32 or 64 MiB, enough to saturate a disk.
 TOKEN_GRID = ChunkGrid(shard_length=1 << 24)
+#: Grid of the fields of documents, in bytes: they are read a few at a time, and never by training.
+FIELD_GRID = ChunkGrid(chunk_length=1 << 14, shard_length=1 << 26, codec="zstd")
 
 # The identity of a corpus includes the first bytes of every block of its .bin: a build cannot be
 # resumed with other data, and a petabyte need not be read twice.
@@ -233,6 +236,11 @@ async def plan_corpus(
         "mode_digest": await digest_array(schema.SEQUENCE_MODE) if corpus.has_modes else None,
         "link": link,
     }
+    if corpus.fields:
+        arrays = [array for array, *_ in corpus.field_arrays()]
+        digests = await run_together(map(digest_array, arrays))
+        spec["fields"] = [field.to_json() for field in corpus.fields]
+        spec["field_digests"] = dict(zip((array.name for array in arrays), digests, strict=True))
     return StorePlan(root, "tokens", spec, corpus_layouts(corpus, link, grid))
 
 
@@ -251,7 +259,8 @@ def corpus_layouts(corpus: Corpus, link: bool, grid: ChunkGrid | None) -> tuple[
         chosen = grid or (TOKEN_GRID if is_tokens else ChunkGrid())
         return ArrayLayout.plan(array, rows, dtype, fit_chunks(chosen, rows, span_length))
 
-    return tuple(map(plan, arrays))
+    own = [plan_array(*array, FIELD_GRID) for array in corpus.field_arrays()]
+    return (*map(plan, arrays), *own)
 
 
 def store_corpus_shard(corpus: Corpus, root: Place, layout: ArrayLayout, shard: int) -> ShardResult:

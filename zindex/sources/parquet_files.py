@@ -25,8 +25,8 @@ class ParquetFiles(PartFiles):
     path
         Files, folders and brace patterns, separated by commas in one string or as a list. Folders
         are searched for names with the suffix ``.parquet``.
-    columns
-        Columns to read; None reads all.
+    columns, optional_columns
+        Columns to read, and those to read where a file has them; None reads all.
     on_damage
         ``"error"``: a file that is not Parquet, or an unreadable row group, is an error.
         ``"skip"``: it is skipped, counted in ``num_skipped``, and logged once per file.
@@ -50,11 +50,17 @@ class ParquetFiles(PartFiles):
     kind = "parquet"
 
     def __init__(
-        self, path: Paths, *, columns: Sequence[str] | None = None, on_damage: OnDamage = "error"
+        self,
+        path: Paths,
+        *,
+        columns: Sequence[str] | None = None,
+        optional_columns: Sequence[str] = (),
+        on_damage: OnDamage = "error",
     ) -> None:
         load_parquet()
         self.damage = DamageLog("a file of Parquet", on_damage)
         self.columns = None if columns is None else list(columns)
+        self.optional_columns = list(optional_columns)
         files = list_files(path, [".parquet"])
         #: By file: the rows and stored bytes of each row group; None if that would take a request.
         self._groups = [self._look(file) for file in files]
@@ -103,11 +109,16 @@ class ParquetFiles(PartFiles):
         file, groups = self._files[number], self._groups[number]
         try:
             with _open(file) as opened:
-                self._check_columns(opened.schema_arrow.names, file.url)
+                names = opened.schema_arrow.names
+                self._check_columns(names, file.url)
+                columns = self.columns
+                if columns is not None:
+                    others = {*self.optional_columns} & {*names} - {*columns}
+                    columns = [*columns, *sorted(others)]
                 before = 0 if groups is None else sum(rows for rows, _ in groups[:inner])
                 wanted = [inner] if groups is not None else [*range(opened.num_row_groups)]
                 batches = opened.iter_batches(
-                    _NUM_ROWS, row_groups=wanted, columns=self.columns, use_threads=False
+                    _NUM_ROWS, row_groups=wanted, columns=columns, use_threads=False
                 )
                 rows = chain.from_iterable(batch.to_pylist() for batch in batches)
                 for key, row in enumerate(rows, before):

@@ -30,7 +30,7 @@ from zindex.store.commit import ROOT_KEY, StorePlan, read_plan, read_root
 from zindex.store.heartbeat import BuildWait
 from zindex.store.layout import ArrayLayout, parse_layouts
 from zindex.store.reader import LocalReader, forget_open_shards
-from zindex.store.records import KIND, read_fields
+from zindex.store.records import KIND, read_document_fields, read_fields
 from zindex.store.remote_reader import RemoteReader
 from zindex.store.rows import RoundReader, RowReader, Spans, read_many
 from zindex.store.shard_files import find_receipt
@@ -153,14 +153,12 @@ def _check_arrays(store: Store) -> None:
                 wanted.append(
                     (name, (spec[count] or 0) + bool(total), dtype or spec.get("token_dtype", ""))
                 )
+        for field in read_document_fields(spec, store.root):
+            wanted += _name_arrays(field.arrays(spec.get("num_documents") or 0))
     elif store.kind == KIND and "fields" in spec:
-        num_records = spec.get("num_records") or 0
-        for field in read_fields(spec, store.root).values():
-            wanted.append((field.value.name, field.num_values, field.dtype))
-            if spec.get("has_records", True):
-                wanted.append((field.offset.name, num_records + 1, "int64"))
-            if field.has_forms:
-                wanted.append((field.form_array.name, num_records, "uint8"))
+        for each in read_fields(spec, store.root).values():
+            arrays = _name_arrays(each.arrays(spec.get("num_records") or 0))
+            wanted += arrays if spec.get("has_records", True) else [arrays[0], *arrays[2:]]
     for name, length, dtype in wanted:
         found = store.layouts.get(name)
         if found is None or (found.length, found.dtype) != (length, dtype):
@@ -169,6 +167,10 @@ def _check_arrays(store: Store) -> None:
                 f"counts, it has {'none' if found is None else f'{found.length} {found.dtype}'}; "
                 "restore it"
             )
+
+
+def _name_arrays(arrays: list[tuple[schema.ArraySpec, int, str]]) -> list[tuple[str, int, str]]:
+    return [(array.name, length, dtype) for array, length, dtype in arrays]
 
 
 def _check_content(

@@ -11,7 +11,16 @@ from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import check_choice
 from zindex.store.open import Store
-from zindex.store.records import KEY, URL, Form, RecordField, decode_value, read_fields
+from zindex.store.records import (
+    CORPUS_KIND,
+    KEY,
+    URL,
+    Form,
+    RecordField,
+    decode_value,
+    read_document_fields,
+    read_fields,
+)
 from zindex.store.rows import RowReader, Spans, read_many
 
 _NONE, _NUMBERS = int(Form.NONE), int(Form.NUMBERS)
@@ -29,12 +38,12 @@ class _Column(NamedTuple):
 
 
 class RecordReader:
-    """The records of a store, read lazily.
+    """The records of a store, or the fields of a corpus's documents, read lazily.
 
     Parameters
     ----------
     store
-        A store of records.
+        A store of records, or a corpus.
     fields
         Fields to read; None reads all. Keys and file names are always included.
 
@@ -46,8 +55,13 @@ class RecordReader:
 
     def __init__(self, store: Store, fields: Sequence[str] | None = None) -> None:
         self.store = store
-        self.num_records = int(store.spec["num_records"])
-        found = read_fields(store.spec, store.root)
+        is_corpus = store.kind == CORPUS_KIND
+        self.num_records = int(store.spec["num_documents" if is_corpus else "num_records"])
+        found: dict[str, RecordField]
+        if is_corpus:
+            found = {field.name: field for field in read_document_fields(store.spec, store.root)}
+        else:
+            found = read_fields(store.spec, store.root)
         names = [name for name in found if name != KEY]
         for name in fields or ():
             check_choice(f"a field of {store.root}", name, names)

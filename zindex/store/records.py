@@ -17,13 +17,15 @@ import numpy as np
 
 from zindex import schema
 from zindex.arrays import AnyArray
-from zindex.errors import ConfigError, SourceError, shorten
+from zindex.errors import ConfigError, SourceError, StoreError, shorten
 from zindex.schema import ArraySpec
 from zindex.store.checked_json import parse_as
 from zindex.store.layout import ArrayLayout, ChunkGrid
 
 #: Kind of a store of records, for `open_store`.
 KIND = "records"
+#: Kind of a corpus, whose documents may have fields too.
+CORPUS_KIND = "tokens"
 #: Fields that every record has in addition to its own.
 KEY, URL = "__key__", "__url__"
 #: Suffix of the field with the item lengths, for fields whose records are groups of items.
@@ -58,7 +60,7 @@ class Form(IntEnum):
 
 
 # Plain numbers are faster than members of an enumeration.
-_BYTES, _TEXT, _JSON = int(Form.BYTES), int(Form.TEXT), int(Form.JSON)
+_BYTES, _TEXT, _JSON = _BYTE_FORMS = int(Form.BYTES), int(Form.TEXT), int(Form.JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +97,40 @@ class RecordField:
 
     def layouts(self, num_records: int, grid: ChunkGrid) -> list[ArrayLayout]:
         """Return the layouts of this field for a number of records; see `plan_array`."""
-        layouts = [
-            plan_array(self.value, self.num_values, self.dtype, grid),
-            plan_array(self.offset, num_records + 1, "int64", grid),
+        return [plan_array(*array, grid) for array in self.arrays(num_records)]
+
+    def arrays(self, num_records: int) -> list[tuple[ArraySpec, int, str]]:
+        """Return the arrays of this field for a number of records: spec, length and dtype."""
+        arrays = [
+            (self.value, self.num_values, self.dtype),
+            (self.offset, num_records + 1, "int64"),
         ]
-        if self.has_forms:
-            layouts.append(plan_array(self.form_array, num_records, "uint8", grid))
-        return layouts
+        return arrays + [(self.form_array, num_records, "uint8")] * self.has_forms
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self)
+
+
+class DocumentField(RecordField):
+    """One field of the documents of a corpus, such as their id: bytes, texts and JSON values."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> ArraySpec:
+        """The array of the values."""
+        return schema.DOCUMENT_FIELD_VALUE.of(array_name(self.name))
+
+    @property
+    def offset(self) -> ArraySpec:
+        """The array of document offsets."""
+        return schema.DOCUMENT_FIELD_OFFSET.of(array_name(self.name))
+
+    @property
+    def form_array(self) -> ArraySpec:
+        """The array of the documents' forms."""
+        return schema.DOCUMENT_FIELD_FORM.of(array_name(self.name))
 
 
 def plan_array(spec: ArraySpec, length: int, dtype: str, grid: ChunkGrid) -> ArrayLayout:
@@ -175,6 +200,25 @@ def read_fields(store_spec: Mapping[str, Any], where: object) -> dict[str, Recor
     """
     rows = parse_as(tuple[RecordField, ...], store_spec.get("fields"), f"{where} as fields")
     return {field.name: field for field in rows}
+
+
+def read_document_fields(store_spec: Mapping[str, Any], where: object) -> tuple[DocumentField, ...]:
+    """Return the fields of the documents of a corpus, from its description; it may have none.
+
+    Raises
+    ------
+    StoreError
+        If the description is invalid.
+    """
+    rows = store_spec.get("fields", [])
+    fields = parse_as(tuple[DocumentField, ...], rows, f"{where} as fields")
+    forms = (None, *_BYTE_FORMS)
+    if any(item.dtype != "uint8" or item.form not in forms for item in fields):
+        raise StoreError(
+            f"{where} must hold bytes, texts and JSON values as fields of documents, it describes "
+            "numbers; it was not written by zindex"
+        )
+    return fields
 
 
 def check_fields(names: Sequence[str]) -> None:

@@ -68,14 +68,14 @@ def test_texts(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     assert [(each.document, each.start, each.stop) for each in one.documents] == [(1, 0, 6)]
     nothing = find(order, text="abcd", tokenizer=encode, client=SerialExecutor())
     assert nothing.documents == ()
-    assert nothing.to_lines() == ["no document of the run has these tokens in a row"]
+    assert nothing.to_lines() == ["no document of the run has this text or id"]
 
 
 def test_refusals(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     order = RunOrder(make_run(tmp_path, write_corpus))
-    with pytest.raises(ConfigError, match="find needs a document or a text, one of the two"):
+    with pytest.raises(ConfigError, match="find needs one of a document, a source id"):
         find(order, "web")
-    with pytest.raises(ConfigError, match="find needs a document or a text, one of the two"):
+    with pytest.raises(ConfigError, match="find needs one of a document, a source id"):
         find(order, "web", 1, text="a")
     with pytest.raises(ConfigError, match="a document needs the dataset that it is in"):
         find(order, document=1)

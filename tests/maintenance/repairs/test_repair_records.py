@@ -15,10 +15,13 @@ from tests.ingest.keyed.keyed_files import (
 )
 from tests.ingest.records.sources import ListFiles
 from tests.sources.archives import write_jsonl, write_tar
+from tests.text.small_tokenizer import save_tokenizer
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError
 from zindex.execution.executor import SerialExecutor
+from zindex.ingest.corpora.tokenize_corpus import tokenize_corpus
 from zindex.ingest.keyed.convert_keyed import convert_keyed
+from zindex.ingest.merge import export
 from zindex.ingest.records.import_records import import_records
 from zindex.maintenance.repairs.repair import repair
 from zindex.store.layout import ChunkGrid
@@ -98,3 +101,29 @@ def test_records_of_no_files_cannot_be_rebuilt(tmp_path: Path) -> None:
     (tmp_path / "s/key_text/c/0").unlink()
     with pytest.raises(ConfigError, match="or import them again at another place"):
         repair(tmp_path / "s", source="a.jsonl")
+
+
+def test_fields_of_documents_are_copied_or_kept(tmp_path: Path) -> None:
+    rows = [{"text": f"text {i}", "id": f"d{i}"} for i in range(40)]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    settings: Any = {"tokenizer": save_tokenizer(tmp_path / "t"), "client": SERIAL}
+    root, copy = tmp_path / "s", tmp_path / "copy"
+    for place in (root, copy):
+        tokenize_corpus(source, place, **settings)
+    export(root, tmp_path / "pair", client=SERIAL)
+    before = all_files(root)
+    # A pair has the tokens, and the store keeps the fields.
+    (root / "tokens/c/0").unlink()
+    (root / "document_offset/c/0").write_bytes(b"")
+    [result] = repair(root, source=str(tmp_path / "pair"))
+    assert result.num_rebuilt == 2
+    assert all_files(root) == before
+    (root / "document_id_value/c/0").unlink()
+    with pytest.raises(ConfigError, match=r"a .bin/.idx pair has no fields of documents; tokenize"):
+        repair(root, source=str(tmp_path / "pair"))
+    with pytest.raises(ConfigError, match="which must be named to repair it"):
+        repair(root)
+    (root / "_zindex/manifest.json").write_bytes(b"")
+    [result] = repair(root, source=str(copy))
+    assert result.num_rebuilt == 1
+    assert all_files(root) == before

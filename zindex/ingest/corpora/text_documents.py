@@ -12,12 +12,12 @@ from zindex import schema
 from zindex.arrays import AnyArray
 from zindex.errors import NotReadyError, SourceError
 from zindex.ingest.corpora.corpus import Corpus
-from zindex.ingest.records.import_records import RecordTable
+from zindex.ingest.records.import_records import KINDS, RecordTable
 from zindex.ingest.records.read_partitions import FieldStreams, ReadResult, RecordStreams, Settings
 from zindex.ingest.spans import cut_span
 from zindex.io.objects import Place
 from zindex.sources.sample_files import SampleFiles
-from zindex.store.records import KEY, URL
+from zindex.store.records import KEY, URL, DocumentField, RecordField
 from zindex.store.scratch import read_note, write_note
 from zindex.text.encoded_files import EncodedFiles, fit_ids
 from zindex.text.sentences import SentenceSplitter
@@ -25,6 +25,9 @@ from zindex.text.text_encoder import TextEncoder
 
 #: Fields of the records: the tokens of a document, and the lengths of its sequences.
 TOKENS, LENGTHS = "tokens", "lengths"
+# Prefix of the fields kept of the source, so that none of them has these names.
+_META = "source."
+_JSON_TYPES = (str, int, float, bool, list, dict, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class TextSettings:
     language: str | None = None
     #: Whether the tokenizer adds its special tokens to each text.
     special_tokens: bool = False
+    #: Fields of the source to keep for each document, where it has them.
+    metadata: tuple[str, ...] = ()
 
 
 class TextDocuments(EncodedFiles):
@@ -71,6 +76,9 @@ class TextDocuments(EncodedFiles):
         """Return the settings that determine the tokens, besides the files, as JSON values."""
         settings = asdict(self.settings)
         del settings["language"]  # the splitter's identity includes the language
+        names = settings.pop("metadata")
+        if names:
+            settings["metadata"] = list(names)
         splitter = None if self._splitter is None else self._splitter.identity()
         return super().identity() | settings | {"sentences": splitter}
 
@@ -112,18 +120,27 @@ class TextDocuments(EncodedFiles):
         all_sizes, row = np.array(list(chain.from_iterable(lengths)), np.int32), 0
         for sample, sizes in zip(batch, lengths, strict=True):
             stop, last = start + sum(sizes), row + len(sizes)
-            values = {TOKENS: flat[start:stop], LENGTHS: all_sizes[row:last]}
+            values: dict[str, Any] = {TOKENS: flat[start:stop], LENGTHS: all_sizes[row:last]}
+            for name in settings.metadata:
+                value = sample.get(name)
+                if value is not None and value != "":  # readers replace null by an empty text
+                    values[_META + name] = value if isinstance(value, _JSON_TYPES) else str(value)
             yield {KEY: sample[KEY], URL: sample[URL], **values}
             start, row = stop, last
 
 
-def text_records(token_dtype: str) -> Settings:
-    """Return how the records of texts are read and stored."""
-    return Settings((TOKENS, LENGTHS), {TOKENS: token_dtype, LENGTHS: "int32"})
+def text_records(token_dtype: str, metadata: Sequence[str] = ()) -> Settings:
+    """Return how the records of texts, and the fields to keep of their source, are stored."""
+    names = (TOKENS, LENGTHS, *(_META + name for name in metadata))
+    return Settings(names, {TOKENS: token_dtype, LENGTHS: "int32"})
 
 
 def encoded_corpus(
-    root: Place, tag: str, token_dtype: str, streams: Sequence[RecordStreams]
+    root: Place,
+    tag: str,
+    token_dtype: str,
+    streams: Sequence[RecordStreams],
+    metadata: Sequence[str] = (),
 ) -> Corpus:
     """Return the documents of scratch files as a corpus, in the order of the source.
 
@@ -139,13 +156,30 @@ def encoded_corpus(
         Dtype of the tokens.
     streams
         The scratch files.
+    metadata
+        Fields of the source to keep; those that no document has are omitted.
     """
-    write_note(root, f"{tag}-corpus", {"dtype": token_dtype, "rows": streams})
+    found = {field.name for item in streams for field in item.fields}
+    kept = [name for name in metadata if _META + name in found]
+    write_note(root, f"{tag}-corpus", {"dtype": token_dtype, "rows": streams, "metadata": kept})
     table = load_table(root, tag)
-    _, tokens, lengths = table.fields
+    _, tokens, lengths, *own = table.fields
     counts = lengths.num_values, table.num_records, tokens.num_values
-    read = partial(_read_encoded, root, tag)
-    return Corpus(root.name, np.dtype(token_dtype), *counts, has_modes=False, read=read)
+    fields = tuple(map(_document_field, own))
+    return Corpus(
+        root.name,
+        np.dtype(token_dtype),
+        *counts,
+        has_modes=False,
+        read=partial(_read_encoded, root, tag),
+        fields=fields,
+    )
+
+
+def _document_field(field: RecordField) -> DocumentField:
+    """Return the stored field of documents for a field of the scratch files."""
+    name = field.name.removeprefix(_META)
+    return DocumentField(name, field.num_values, field.form, field.has_forms)
 
 
 @lru_cache(maxsize=4)
@@ -168,13 +202,19 @@ def load_table(root: Place, tag: str) -> RecordTable:
     no_fields = FieldStreams(TOKENS, 0, 0, 0), FieldStreams(LENGTHS, 0, 0, 0)
     streams = [RecordStreams.from_json(row) for row in note["rows"]]
     result = ReadResult(tuple(streams) or (RecordStreams("", 0, (), no_fields),), 0)
-    return RecordTable([result], text_records(note["dtype"]))
+    return RecordTable([result], text_records(note["dtype"], note.get("metadata", ())))
 
 
 def _read_encoded(root: Place, tag: str, name: str, start: int, stop: int) -> AnyArray:
     """Return rows of an array of a token store from scratch files."""
     table = load_table(root, tag)
-    _, tokens, lengths = table.fields
+    _, tokens, lengths, *own = table.fields
+    if name not in schema.TOKEN_ARRAYS:
+        for field in own:
+            arrays = _document_field(field).arrays(table.num_records)
+            for (array, *_), kind in zip(arrays, KINDS, strict=False):
+                if array.name == name:
+                    return table.read(root, field, kind, start, stop)
     if name == schema.TOKENS.name:
         return table.read(root, tokens, "value", start, stop)
     if name == schema.SEQUENCE_LENGTH.name:

@@ -7,12 +7,15 @@ store, or each span of the ``.bin``, from the scratch files. Both stages keep fi
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, get_args
 
 import numpy as np
 
-from zindex.errors import check_choice
+from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.execution.executor import run_builds
 from zindex.formats.token_dtypes import DType
 from zindex.ingest.convert import convert_corpus
@@ -24,18 +27,22 @@ from zindex.ingest.records.partitions import read_source
 from zindex.ingest.records.read_partitions import read_partition, try_first
 from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
-from zindex.sources.sample_files import OnDamage, Paths
+from zindex.sources.sample_files import OnDamage, Paths, SampleFiles
 from zindex.store.commit import fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store
+from zindex.store.records import CORPUS_KIND, check_fields
 from zindex.store.scratch import end_import
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 logger = logging.getLogger(__name__)
 
+#: Fields of the source that a store keeps by default.
+DEFAULT_FIELDS = ("id", "url")
 #: Attribute of a store with the identity of its texts and settings.
 TEXTS = "texts"
-_KIND = "tokens"
+# Documents of which one must have each field that is to be kept.
+_NUM_FIRST = 1000
 # Minimum bytes per task: a tokenizer needs about a second for them.
 _LEAST_NBYTES = 1 << 20
 _DTYPES = ("auto", "uint16", "int32", "uint8", "int16", "int64")
@@ -67,6 +74,7 @@ def tokenize_corpus(
     split_sentences: bool = False,
     language: str = "en",
     special_tokens: bool = False,
+    metadata: Sequence[str] | None = None,
     token_dtype: str = "auto",
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
@@ -106,6 +114,11 @@ def tokenize_corpus(
         Language of the texts, whose rules split sentences.
     special_tokens
         Whether the tokenizer adds its special tokens to each text.
+    metadata
+        Fields of the source to keep for each document in the store, so that `zindex.show`,
+        `zindex.trace` and `zindex.find` name them: text, numbers or other JSON values. The first
+        one identifies documents. None keeps ``id`` and ``url``, where they exist; a pair keeps
+        none.
     token_dtype
         Dtype of the ids; ``"auto"`` uses uint16 for vocabularies below 65,500 ids, otherwise int32.
     part_nbytes, on_damage, restart, client, num_processes, progress
@@ -129,7 +142,7 @@ def tokenize_corpus(
     ConfigError
         If a setting is out of range, or the tokenizer lacks a required token.
     SourceError
-        If a document is damaged.
+        If a document is damaged, or none of the first 1,000 has a field to keep.
     StoreNotFoundError
         If a file is missing.
     StoreError
@@ -147,16 +160,25 @@ def tokenize_corpus(
     encoder = TextEncoder(tokenizer)
     if append_eod is None:
         append_eod = not split_sentences
+    fields = _choose_fields(metadata, to)
     settings = text_documents.TextSettings(
         column,
         _find_dtype(encoder, token_dtype),
         end_id=encoder.find_end(append_eod, "append_eod (--append-eod)"),
         language=language if split_sentences else None,
         special_tokens=special_tokens,
+        metadata=fields,
     )
     files, files_fingerprint = open_texts(
-        source, kind, part_nbytes, on_damage, [column], least_nbytes=_LEAST_NBYTES
+        source,
+        kind,
+        part_nbytes,
+        on_damage,
+        [column],
+        optional_columns=fields,
+        least_nbytes=_LEAST_NBYTES,
     )
+    _check_fields(files, metadata or ())
     skips = on_damage == "skip"
     texts = text_documents.TextDocuments(
         files, files_fingerprint, settings=settings, encoder=encoder, skip_damaged=skips
@@ -173,11 +195,41 @@ def tokenize_corpus(
         **texts.identity(),
     }
     claim = Claim(
-        place_of(target) if base is None else write_pair.work_folder(base), identity, _KIND
+        place_of(target) if base is None else write_pair.work_folder(base), identity, CORPUS_KIND
     )
     with open_workers(client, num_processes, progress, read_partition, source=texts) as workers:
         work = _Work(texts, claim, base, grid, overwrite, workers)
         return run_builds(claim.run(work.find, work.make, restart=restart))
+
+
+def _choose_fields(metadata: Sequence[str] | None, to: CorpusForm) -> tuple[str, ...]:
+    """Return the names of the fields to keep."""
+    if metadata is None:
+        return DEFAULT_FIELDS if to == "zarr" else ()
+    names = tuple(dict.fromkeys([metadata] if isinstance(metadata, str) else metadata))
+    if names and to == "bin":
+        raise ConfigError(
+            f"metadata (--metadata) must be left out for a .bin/.idx pair, which has no place for "
+            f"it, got {', '.join(names)}; write a store (--to zarr)"
+        )
+    check_fields(names)
+    return names
+
+
+def _check_fields(files: SampleFiles, names: Sequence[str]) -> None:
+    """Raise if none of the first documents has a field that is to be kept."""
+    if not names:
+        return
+    opened: Any = files.read_part(0)
+    with closing(opened) as samples:
+        first = list(islice(samples, _NUM_FIRST))
+    known = sorted({name for sample in first for name in sample if not name.startswith("__")})
+    for name in names:
+        if first and name not in known:
+            raise SourceError(
+                f"metadata (--metadata) must name fields of the documents, got {name!r}, which "
+                f"none of the first {len(first):,} has; there are {', '.join(known[:8])}"
+            )
 
 
 def _find_dtype(encoder: TextEncoder, given: str) -> str:
@@ -232,13 +284,16 @@ class _Work:
         """Encode the texts, and write the corpus."""
         root, identity = self.claim.root, self.claim.identity
         dtype = self.texts.settings.token_dtype
-        work = self.texts, self.claim, self.workers, text_documents.text_records(dtype)
+        metadata = self.texts.settings.metadata
+        work = self.texts, self.claim, self.workers, text_documents.text_records(dtype, metadata)
         results = await read_source(
             *work, stage="texts", verb="tokenize", least_nbytes=_LEAST_NBYTES
         )
         streams = [item for result in results for item in result.streams]
         tag = fingerprint(identity | {"streams": [item.name for item in streams]})[:12]
-        corpus = await asyncio.to_thread(text_documents.encoded_corpus, root, tag, dtype, streams)
+        corpus = await asyncio.to_thread(
+            text_documents.encoded_corpus, root, tag, dtype, streams, metadata
+        )
         num_skipped = sum(result.num_skipped for result in results)
         facts = {name: getattr(corpus, name) for name in COUNTS} | {"num_skipped": num_skipped}
         if not corpus.num_tokens:

@@ -48,7 +48,7 @@ from zindex.text.encoded_files import EncodedFiles
 
 #: The arrays of a field, in the order of their streams.
 Kind = Literal["value", "offset", "form"]
-_KINDS: tuple[Kind, ...] = ("value", "offset", "form")
+KINDS: tuple[Kind, ...] = ("value", "offset", "form")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class RecordTable:
         """Yield the spans of streams that hold elements ``[start, stop)`` of a field's array."""
         value_starts = self.value_starts[field.name]
         bounds = value_starts if kind == "value" else self.record_starts
-        at = _KINDS.index(kind)
+        at = KINDS.index(kind)
         for number, first, last, _ in cut_span(bounds, start, stop):
             streams, found = self.streams[number], self._fields[number].get(field.name)
             name, base, nbytes = None, 0, 0

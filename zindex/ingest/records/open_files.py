@@ -146,6 +146,7 @@ def open_texts(
     on_damage: OnDamage,
     columns: Sequence[str] | None = None,
     *,
+    optional_columns: Sequence[str] = (),
     least_nbytes: int | None = None,
 ) -> tuple[SampleFiles, str]:
     """Return text files and their fingerprint, independent of their parts.
@@ -162,6 +163,8 @@ def open_texts(
         Whether damage is an error, or is skipped.
     columns
         Columns of Parquet files to read; None reads all.
+    optional_columns
+        Columns to read where they exist.
     least_nbytes
         See `share_nbytes`.
 
@@ -179,7 +182,9 @@ def open_texts(
         return opened, identity["source"]
     files: SampleFiles
     if kind == "parquet":
-        files = ParquetFiles(source, columns=columns, on_damage=on_damage)
+        files = ParquetFiles(
+            source, columns=columns, optional_columns=optional_columns, on_damage=on_damage
+        )
     else:
         files = TextFiles(source, on_damage=on_damage)
     return files, files.fingerprint()

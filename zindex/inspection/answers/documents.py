@@ -1,13 +1,14 @@
-"""Read the tokens and texts of documents by number."""
+"""Read the tokens, texts and source fields of documents by number."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from zindex import schema
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError
 from zindex.ingest.corpora.corpus import Corpus
+from zindex.ingest.corpora.document_fields import DocumentFields, open_fields
 from zindex.ingest.corpora.pairs import open_corpus
 from zindex.ingest.length_source import is_store
 from zindex.io.objects import place_of
@@ -90,6 +91,7 @@ class Documents:
 
     def __init__(self) -> None:
         self._opened: dict[str, Corpus] = {}
+        self._fields: dict[str, DocumentFields | None] = {}
 
     def open(self, path: str) -> Corpus:
         """Return an opened corpus."""
@@ -114,3 +116,25 @@ class Documents:
         corpus = self.open(path)
         first = int(corpus.read(schema.SEQUENCE_OFFSET.name, document, document + 1)[0])
         return corpus.read(schema.TOKENS.name, first + start, first + stop)
+
+    def read_sources(
+        self, path: str, documents: Sequence[int] | Int64Array
+    ) -> list[dict[str, Any] | None]:
+        """Return the fields of documents that their corpus keeps, such as id and url, if any."""
+        if path not in self._fields:
+            self._fields[path] = open_fields(path)
+        fields = self._fields[path]
+        if fields is None:
+            return [None] * len(documents)
+        return [
+            {
+                name: f"{len(value):,} bytes" if isinstance(value, bytes) else value
+                for name, value in found.items()
+            }
+            for found in fields.read(documents)
+        ]
+
+
+def source_text(source: dict[str, Any]) -> str:
+    """Format the fields of a document for a terminal, such as ``id doc-7, url https://a.org``."""
+    return ", ".join(f"{name} {value}" for name, value in source.items())

@@ -8,8 +8,9 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
-from zindex.execution.executor import open_executor, run_builds
-from zindex.inspection.answers.documents import resolve_tokenizer
+from zindex.execution.executor import open_executor, run_builds, run_together
+from zindex.ingest.corpora.document_fields import open_fields, search_ids
+from zindex.inspection.answers.documents import resolve_tokenizer, source_text
 from zindex.inspection.answers.run_order import RunLike, RunOrder
 from zindex.inspection.answers.screen import fit, fit_lines
 from zindex.inspection.answers.search_text import search_corpus
@@ -35,6 +36,8 @@ class FoundDocument:
     stop: int
     #: Number of samples consumed so far; None if unknown.
     consumed: int | None
+    #: Fields of its source that the corpus keeps, such as id and url.
+    source: dict[str, Any] | None
     #: Sorted by position; each lists only its spans within the requested tokens.
     samples: tuple[TracedSample, ...]
 
@@ -64,9 +67,9 @@ class Finding:
     """Result of `find`: documents and their positions in a run."""
 
     split: str
-    #: The requested document, or the documents that contain the text.
+    #: The requested document, or the documents that have the id or contain the text.
     documents: tuple[FoundDocument, ...]
-    #: Number of text matches; exceeds the number of documents if only some were looked up.
+    #: Number of matches; exceeds the number of documents if only some were looked up.
     num_matches: int
     #: Short names of the datasets, by path.
     labels: dict[str, str]
@@ -86,6 +89,8 @@ class Finding:
                 count += f", {len(found.seen):,} seen and {len(found.to_come):,} to come"
             place = f"document {found.document:,}, tokens {found.start}:{found.stop}"
             lines += ["", fit(f"{name}, {place}: {count} of {self.split}")]
+            if found.source is not None:
+                lines.append(fit(f"  {source_text(found.source)}"))
             if found.consumed is None:
                 lines += sample_lines(found.samples, self.labels)
             else:
@@ -94,7 +99,7 @@ class Finding:
                         lines += [f"  {title}", *sample_lines(samples, self.labels)]
         if not self.documents:
             lines.append("")
-            lines.append("no document of the run has these tokens in a row")
+            lines.append("no document of the run has this text or id")
         if self.num_matches > len(self.documents):
             left_out = self.num_matches - len(self.documents)
             lines += ["", f"and {left_out:,} more matches, which were not looked up"]
@@ -107,6 +112,8 @@ def find(
     document: int | None = None,
     *,
     tokens: tuple[int, int] | None = None,
+    source_id: str | int | None = None,
+    field: str | None = None,
     text: str | None = None,
     tokenizer: Any = None,
     consumed: int | None = None,
@@ -124,11 +131,15 @@ def find(
         A ``RunConfig``, its mapping, the path of a YAML file, or an opened `RunOrder`, which
         can be reused for many calls. Edits of the run are applied.
     dataset
-        Path, short name or number of a dataset of the run; None searches all of them for a text.
+        Path, short name or number of a dataset of the run; None searches all of them for a text or
+        a source id.
     document
         Number of the document in the dataset; each sequence of the corpus is a document.
     tokens
         Token range in the document, half-open; None for all tokens.
+    source_id, field
+        Source id to search for instead of a document, in one pass over the ids that the corpora
+        keep, and the name of the field that holds it; None uses the first one of each corpus.
     text
         Text to search for instead of a document. Matches its tokens, encoded with or without a
         leading space, within one document. Scans the tokens of the corpora once.
@@ -142,7 +153,7 @@ def find(
     split
         The split; ignored for an opened run.
     client
-        Where the text search runs; see ``zindex.build``.
+        Where searches run; see ``zindex.build``.
 
     Returns
     -------
@@ -152,7 +163,7 @@ def find(
     Raises
     ------
     ConfigError
-        If the dataset, the document or the tokens do not exist.
+        If the dataset, the document or the tokens do not exist, or no corpus keeps ids.
     StoreNotFoundError
         If a large index is not built.
 
@@ -165,13 +176,17 @@ def find(
     steps = make_steps(global_batch_size, num_ranks, micro_batch_size)
     if consumed is not None:
         check_whole("consumed", consumed, 0)
-    if (text is None) == (document is None):
-        raise ConfigError("find needs a document or a text, one of the two; name one")
+    if sum(each is not None for each in (document, source_id, text)) != 1:
+        raise ConfigError("find needs one of a document, a source id (--id) and a text; name one")
+    if tokens is not None and document is None:
+        raise ConfigError(
+            "tokens are those of a document, got them with a text or an id; leave one out"
+        )
     order = run if isinstance(run, RunOrder) else RunOrder(run, split)
     if text is not None:
-        if tokens is not None:
-            raise ConfigError("tokens are those of a document, got them with a text; leave one out")
         places = _search(order, dataset, text, tokenizer, client)
+    elif source_id is not None:
+        places = _search_id(order, dataset, str(source_id), field, client)
     else:
         if dataset is None:
             raise ConfigError("a document needs the dataset that it is in, got none; name it")
@@ -208,7 +223,37 @@ def _find_one(
 ) -> FoundDocument:
     """Return the samples that contain tokens of a document in the given range."""
     samples = describe_samples(order, order.find(dataset, document, start, stop), steps)
-    return FoundDocument(order.paths[dataset], document, start, stop, consumed, samples)
+    path = order.paths[dataset]
+    [source] = order.documents.read_sources(path, [document])
+    return FoundDocument(path, document, start, stop, consumed, source, samples)
+
+
+def _search_id(
+    order: RunOrder, dataset: str | int | None, source_id: str, field: str | None, client: Any
+) -> list[tuple[int, int, int, int]]:
+    """Return the dataset, document and tokens of each document with a source id."""
+    numbers = range(len(order.paths)) if dataset is None else [order.find_dataset(dataset)]
+    fields = {number: open_fields(order.paths[number]) for number in numbers}
+    keeping = [
+        number
+        for number, own in fields.items()
+        if dataset is not None or (own is not None and field in (None, *own.names))
+    ]
+    if not keeping:
+        raise ConfigError(
+            f"a corpus of the run must keep the {field or 'ids'} of its documents, none does; "
+            "tokenize it with metadata (--metadata id), or name a document by its number"
+        )
+    with open_executor(client) as executor:
+        searches = (
+            search_ids(order.paths[number], [source_id], field, executor) for number in keeping
+        )
+        found = run_builds(run_together(searches))
+    return [
+        (number, document, *_check_tokens(order, number, document, None))
+        for number, own in zip(keeping, found, strict=True)
+        for document in own[source_id]
+    ]
 
 
 def _search(

@@ -13,7 +13,7 @@ from zindex.errors import ConfigError
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import is_store, open_source
-from zindex.inspection.answers.documents import Decoder, Documents, as_decoder
+from zindex.inspection.answers.documents import Decoder, Documents, as_decoder, source_text
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.screen import WIDTH, fit
 from zindex.maintenance.edits.order_sources import OrderSource, StreamSource
@@ -52,10 +52,12 @@ class ShownField:
     mask: list[bool] | None = None
     #: Decoded text for each run of tokens with equal mask; None without a tokenizer.
     texts: tuple[str, ...] | None = None
+    #: Fields of the document's source that the corpus keeps, such as id and url.
+    source: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, omitting those that are None."""
-        known = {"name": self.name, "value": self.value, "mask": self.mask}
+        known = {"name": self.name, "source": self.source, "value": self.value, "mask": self.mask}
         known["text"] = None if self.texts is None else "".join(self.texts)
         return {name: value for name, value in known.items() if value is not None}
 
@@ -65,7 +67,8 @@ class ShownField:
         if len(lines) > _MAX_LINES:
             left_out = len(lines) - _MAX_LINES
             lines = [*lines[:_MAX_LINES], f"  and {left_out:,} more lines; --json has all"]
-        return [fit(f"{self.name}:"), *lines]
+        source = [] if self.source is None else [fit(f"  {source_text(self.source)}")]
+        return [fit(f"{self.name}:"), *source, *lines]
 
     def _pieces(self) -> list[tuple[str, Flag]]:
         """Split the value into texts, each with its mask."""
@@ -164,7 +167,8 @@ def _show_part(
     tokens = documents.read(path, number, *span).tolist()
     texts = None if decode is None else (decode(tokens),)
     name = f"{os.path.basename(path)}, document {number:,}, tokens {span[0]}:{span[1]}"
-    return ShownField(name, tokens, texts=texts)
+    [source] = documents.read_sources(path, [number])
+    return ShownField(name, tokens, texts=texts, source=source)
 
 
 def _show_sample(path: str, number: int, split: str, tokenizer: Any) -> list[ShownField]:

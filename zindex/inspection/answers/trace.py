@@ -79,8 +79,9 @@ def trace(
     Returns
     -------
     trace
-        For each position: dataset, epoch, sample, and documents with half-open token ranges. The
-        last token of a sample is only a label.
+        For each position: dataset, epoch, sample, and documents with half-open token ranges, and
+        with their id, url and other fields that the corpus keeps. The last token of a sample is
+        only a label.
 
     Raises
     ------
@@ -121,5 +122,5 @@ def trace(
     if rank is not None:
         question += f", rank {rank}"
     decode = as_decoder(tokenizer, order.paths)
-    samples = describe_samples(order, order.read(positions), steps, decode)
+    samples = describe_samples(order, order.read(positions), steps, decode, with_sources=True)
     return Trace(order.split, question, samples, order.labels)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zindex.inspection.answers.documents import Decoder
+from zindex.inspection.answers.documents import Decoder, source_text
 from zindex.inspection.answers.run_order import RunOrder, Samples
 from zindex.inspection.answers.screen import fit, fit_table
 from zindex.inspection.answers.steps import Steps
@@ -26,6 +26,8 @@ class TracedPart:
     stop: int
     #: Decoded text; None if it was not decoded.
     text: str | None = None
+    #: Fields of its source that the corpus keeps, such as id and url.
+    source: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class TracedSample:
     parts: tuple[TracedPart, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values, omitting texts that were not decoded."""
+        """Return the fields as JSON values, omitting texts and sources that are unknown."""
         parts = [
             {name: value for name, value in asdict(part).items() if value is not None}
             for part in self.parts
@@ -56,7 +58,12 @@ class TracedSample:
 
 
 def describe_samples(
-    order: RunOrder, samples: Samples, steps: Steps | None = None, decode: Decoder | None = None
+    order: RunOrder,
+    samples: Samples,
+    steps: Steps | None = None,
+    decode: Decoder | None = None,
+    *,
+    with_sources: bool = False,
 ) -> tuple[TracedSample, ...]:
     """Return readable samples, in the order of the requested positions.
 
@@ -68,21 +75,23 @@ def describe_samples(
         Batches of the training run, for steps and ranks.
     decode
         Function that decodes tokens; None omits the texts.
+    with_sources
+        Whether to read the fields of the documents' sources that the corpora keep.
     """
     none = [None] * len(samples.positions)
     numbers = none if steps is None else steps.steps_of(samples.positions).tolist()
     ranks = none if steps is None else steps.ranks_of(samples.positions).tolist()
     paths = [order.paths[number] for number in samples.datasets.tolist()]
     parts: list[list[TracedPart]] = [[] for _ in paths]
-    for owner, document, start, stop in zip(
-        *(column.tolist() for column in samples.parts), strict=True
-    ):
+    rows = list(zip(*(column.tolist() for column in samples.parts), strict=True))
+    sources = _read_sources(order, samples) if with_sources else [None] * len(rows)
+    for (owner, document, start, stop), source in zip(rows, sources, strict=True):
         text = None
         if decode is not None:
             text = decode(order.documents.read(paths[owner], document, start, stop).tolist())
-        parts[owner].append(TracedPart(document, start, stop, text))
+        parts[owner].append(TracedPart(document, start, stop, text, source))
     columns = (samples.positions, samples.datasets, samples.samples, samples.epochs)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    facts = zip(*(column.tolist() for column in columns), strict=True)
     return tuple(
         TracedSample(
             position=position,
@@ -94,8 +103,21 @@ def describe_samples(
             epoch=epoch,
             parts=tuple(parts[row]),
         )
-        for row, (position, dataset, sample, epoch) in enumerate(rows)
+        for row, (position, dataset, sample, epoch) in enumerate(facts)
     )
+
+
+def _read_sources(order: RunOrder, samples: Samples) -> list[dict[str, Any] | None]:
+    """Return the kept fields of the document of each span; each dataset is read at once."""
+    owners, documents = samples.parts.owners, samples.parts.documents
+    found: list[dict[str, Any] | None] = [None] * len(owners)
+    datasets = samples.datasets[owners]
+    for dataset in np.unique(datasets).tolist():
+        places = np.flatnonzero(datasets == dataset)
+        own = order.documents.read_sources(order.paths[dataset], documents[places])
+        for place, source in zip(places.tolist(), own, strict=True):
+            found[place] = source
+    return found
 
 
 def dataset_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> list[str]:
@@ -116,7 +138,7 @@ def dataset_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> li
 def sample_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> list[str]:
     """Format a table of samples with one row per document span; long samples are truncated."""
     rows: list[dict[str, str]] = []
-    texts: list[str | None] = []
+    details: list[list[str]] = []
     for sample in samples:
         for part in sample.parts:
             row = {"position": f"{sample.position:,}"}
@@ -126,15 +148,14 @@ def sample_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> lis
             row |= {"epoch": f"{sample.epoch}", "document": f"{part.document:,}"}
             row |= {"tokens": f"{part.start}:{part.stop}"}
             rows.append(row)
-            texts.append(part.text)
+            source = [] if part.source is None else [source_text(part.source)]
+            details.append(source if part.text is None else [*source, repr(part.text)])
             if len(rows) > _MAX_ROWS:
                 break
     shown = fit_table(rows[:_MAX_ROWS], text_columns=("dataset",), wide="dataset")
     lines = shown[:1]
-    for line, text in zip(shown[1:], texts, strict=False):
-        lines.append(line)
-        if text is not None:
-            lines.append(fit(f"    {text!r}"))
+    for line, own in zip(shown[1:], details, strict=False):
+        lines += [line, *(fit(f"    {text}") for text in own)]
     if len(rows) > _MAX_ROWS:
         num_parts = sum(len(sample.parts) for sample in samples)
         lines.append(f"  and {num_parts - _MAX_ROWS:,} more parts; --json lists all")

@@ -17,7 +17,9 @@ from zindex.indexing.ensure import build_store
 from zindex.indexing.index_tasks import GENERATOR_KEY
 from zindex.indexing.mapping_tasks import SentenceSource
 from zindex.indexing.sentence_mapping import stored_facts
-from zindex.ingest.convert import convert
+from zindex.ingest.convert import convert, convert_corpus
+from zindex.ingest.corpora.pairs import open_pair
+from zindex.ingest.driver import open_workers
 from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.ingest.records.import_records import import_records
@@ -33,7 +35,7 @@ from zindex.store.commit import PLAN_KEY, StorePlan, commit_store, plan_file
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_reader, open_store
 from zindex.store.reader import forget_open_shards
-from zindex.store.records import KIND
+from zindex.store.records import KIND, DocumentField, read_document_fields
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import store_shard
 from zindex.store.tokens import LINK
@@ -260,8 +262,10 @@ class Rebuild:
             ) from error
 
     def _convert(self, root: Place) -> None:
-        """Convert a ``.bin/.idx`` pair again."""
+        """Convert a ``.bin/.idx`` pair again, or copy another store of the same corpus."""
         plan, link = self.plan, self.facts.get(LINK)
+        if self._copy(root):
+            return
         prefix = self.source if isinstance(self.source, str) else None
         if prefix is None and isinstance(link, dict):
             prefix = str(link["path"])
@@ -271,8 +275,35 @@ class Rebuild:
                 return
             raise self._unnamed("converted from a .bin/.idx pair", "give --source PREFIX")
         prefix = prefix.removesuffix(".idx").removesuffix(".bin")
+        fields = read_document_fields(plan.spec, plan.root)
+        if fields:
+            self._convert_described(prefix, root, fields)
+            return
         with self._reading(prefix, "converted"):
             convert(prefix, root, link=bool(plan.spec["link"]), client=SerialExecutor())
+
+    def _convert_described(
+        self, prefix: str, root: Place, fields: tuple[DocumentField, ...]
+    ) -> None:
+        """Convert a pair again, with the fields of documents, which only the store has."""
+        pair = replace(open_pair(prefix), fields=fields)
+        layouts = {layout.name: layout for layout in self.plan.layouts}
+        own = [array.name for array, *_ in pair.field_arrays()]
+        for name in own:
+            if any((name, shard) not in self.sound for shard in range(layouts[name].num_shards)):
+                raise ConfigError(
+                    f"{name} of {self.plan.root} is damaged, and a .bin/.idx pair has no fields of "
+                    "documents; tokenize the same texts with the same settings at another place, "
+                    "and name that store: give --source OTHER_STORE"
+                )
+
+        def read(name: str, start: int, stop: int) -> AnyArray:
+            if name in own:
+                return open_reader(self.plan.root, layouts[name]).read(start, stop)
+            return pair.read(name, start, stop)
+
+        with self._reading(prefix, "converted"), open_workers(SerialExecutor(), None, False) as at:
+            run_builds(convert_corpus(replace(pair, read=read), root, at, None))
 
     def _convert_keyed(self, root: Place) -> None:
         """Convert h5 or bin files again."""
@@ -285,18 +316,7 @@ class Rebuild:
     def _import(self, root: Place) -> None:
         """Import files again, or copy the missing shards from another store of the same records."""
         plan, source = self.plan, self.source
-        copy = self._find_copy()
-        if copy is not None:
-            receipts = dict(self.sound)
-            for layout in plan.layouts:
-                rows = copy[layout.name]
-                for shard in range(layout.num_shards):
-                    if (layout.name, shard) not in receipts:
-                        read = partial(rows.read, *layout.shard_bounds(shard))
-                        result = store_shard(root, layout, shard, read)
-                        receipts[layout.name, shard] = result.receipt
-            attributes = select_attributes(plan, copy.attributes)
-            commit_store(replace(plan, root=root), receipts.values(), attributes)
+        if self._copy(root):
             return
         identity = plan.spec["import"]
         lines = identity.get("token_lines")
@@ -321,6 +341,23 @@ class Rebuild:
             for name in ("kind", "fields", "dtypes", "meta_names"):
                 settings[name] = identity[name]
             import_records(source, root, **settings)
+
+    def _copy(self, root: Place) -> bool:
+        """Copy the missing shards from the source, if it is a store of the same content."""
+        plan, copy = self.plan, self._find_copy()
+        if copy is None:
+            return False
+        receipts = dict(self.sound)
+        for layout in plan.layouts:
+            rows = copy[layout.name]
+            for shard in range(layout.num_shards):
+                if (layout.name, shard) not in receipts:
+                    read = partial(rows.read, *layout.shard_bounds(shard))
+                    result = store_shard(root, layout, shard, read)
+                    receipts[layout.name, shard] = result.receipt
+        attributes = select_attributes(plan, copy.attributes)
+        commit_store(replace(plan, root=root), receipts.values(), attributes)
+        return True
 
     def _find_copy(self) -> Store | None:
         """Return the source if it is a store of the same records."""
