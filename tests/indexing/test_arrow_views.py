@@ -1,8 +1,10 @@
 """Tables of corpora and of records hold what their readers give."""
 
 import json
+import sys
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,17 @@ import pytest
 import zindex
 from tests.conftest import FakeTokenizer, WriteCorpus
 from tests.text.small_tokenizer import make_tokenizer
-from zindex.errors import ConfigError
-from zindex.indexing.arrow_views import provenance_to_arrow, to_arrow
+from zindex.errors import ConfigError, SourceError
+from zindex.execution.executor import SerialExecutor
+from zindex.indexing import arrow_views
+from zindex.indexing.arrow_views import (
+    provenance_to_arrow,
+    to_arrow,
+    to_dataset,
+    to_pandas,
+    to_polars,
+)
+from zindex.ingest.corpora.document_fields import open_fields
 from zindex.store.record_reader import RecordReader
 
 arrow = pytest.importorskip("pyarrow")
@@ -127,3 +138,84 @@ def test_an_index_is_no_table(tmp_path: Path, write_corpus: WriteCorpus) -> None
     [place] = (tmp_path / "i").glob("gpt-train-*")
     with pytest.raises(ConfigError, match="must hold a corpus or records to become a table, it ho"):
         to_arrow(place)
+
+
+VIEWS = {"pandas": to_pandas, "polars": to_polars, "datasets": to_dataset}
+
+
+def token_buffers(table: Any) -> list[int]:
+    """Return the addresses of the buffers of the tokens of a table of any library."""
+    if hasattr(table, "get_column"):
+        chunks = [table.get_column("tokens").to_arrow()]
+    elif hasattr(table, "iloc"):
+        chunks = table["tokens"].array.__arrow_array__().chunks
+    else:
+        chunks = getattr(table, "data", table)["tokens"].chunks
+    return [buffer.address for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
+
+
+@pytest.mark.parametrize("library", VIEWS)
+def test_views_share_the_memory_of_the_table(
+    library: str, tmp_path: Path, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(library)
+    prefix = write_corpus([5, 0, 3, 7], dtype=np.uint16)
+    table = to_arrow(prefix)
+    with monkeypatch.context() as patch:
+        patch.setattr(arrow_views, "to_arrow", lambda *source, **settings: table)
+        view = VIEWS[library](prefix)
+    assert token_buffers(view) == token_buffers(table)
+    assert [list(tokens) for tokens in view["tokens"]] == table["tokens"].to_pylist()
+    records = write_lines(tmp_path / "a.jsonl", [{"x": "a"}, {"y": 1}])
+    store = zindex.import_records(records, tmp_path / "records", client=SerialExecutor())
+    assert list(VIEWS[library](store, 1, 2)["y"]) == ["1"]
+    batch = {"document_ids": np.array([[3, 3, 5]])}
+    assert list(VIEWS[library](batch)["stop"]) == [2, 3]
+
+
+@pytest.mark.parametrize("library", VIEWS)
+def test_a_missing_library_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=rf"needs the library {library}, which is not installed"):
+        VIEWS[library]("corpora/web.zarr")
+
+
+def test_tokens_of_a_bin_are_mapped(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    prefix = write_corpus([50_000, 0, 30_000])
+    [linked] = zindex.convert(prefix, tmp_path / "linked", link=True, client=SerialExecutor())
+    expected = to_arrow(zindex.convert(prefix, tmp_path / "copied", client=SerialExecutor())[0])
+    for source in (prefix, f"{prefix}.idx", linked, tmp_path / "linked"):
+        before = arrow.total_allocated_bytes()
+        table = to_arrow(source)
+        assert arrow.total_allocated_bytes() - before < 1000
+        assert table.equals(expected)
+        assert to_arrow(source, 2, 3).equals(expected.slice(2, 1))
+    assert to_arrow(prefix, 1, 2)["tokens"].to_pylist() == [[]]
+    with pytest.raises(ConfigError, match=r"documents of .* must be from 0 to 3, got \[2, 9\)"):
+        to_arrow(prefix, 2, 9)
+    with pytest.raises(SourceError, match="nothing"):
+        to_arrow(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_the_fields_of_documents(tmp_path: Path, sentences: bool) -> None:
+    rows = [{"text": "One. Two." * (i % 3), "id": f"d{i}", "tokens": i} for i in range(10)]
+    place = tmp_path / "texts.zarr"
+    zindex.tokenize_corpus(
+        write_lines(tmp_path / "texts.jsonl", rows),
+        place,
+        tokenizer=make_tokenizer(),
+        append_eod="<eod>",
+        split_sentences=sentences,
+        metadata=["id", "tokens"],
+        client=SerialExecutor(),
+    )
+    fields = open_fields(str(place))
+    assert fields is not None
+    count = zindex.open_store(place).spec["num_sequences"]
+    expected = [(each["id"], str(each["tokens"])) for each in fields.read(range(count))]
+    for start in (0, 3):
+        table = to_arrow(place, start)
+        found = zip(table["id"].to_pylist(), table["source.tokens"].to_pylist(), strict=True)
+        assert list(found) == expected[start:]
+    assert to_arrow(place, 2, 2).num_rows == 0

@@ -11,13 +11,13 @@ from tests.forked import ROOT, run_python
 
 SCRIPT = Path(__file__).parent / "trainers_process.py"
 # Recipes that resume from the fourth step.
-RESUMED = ("accelerate", "transformers_of_dataset", "transformers_of_loader")
+RESUMED = ("accelerate", "deepspeed", "transformers_of_dataset", "transformers_of_loader")
 
 
 @pytest.mark.parametrize(
     "recipe",
     [
-        *("accelerate", "lightning", "fsdp2", "nanogpt"),
+        *("accelerate", "lightning", "fsdp2", "deepspeed", "nanogpt"),
         *("transformers_of_dataset", "transformers_of_loader"),
     ],
 )

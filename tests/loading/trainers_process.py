@@ -147,6 +147,43 @@ def fsdp2(run: Any, folder: Path) -> Any:
     return losses, seen, []
 
 
+def deepspeed(run: Any, folder: Path) -> Any:
+    """ZeRO 1, whose checkpoints hold the state of the loader."""
+    import deepspeed
+
+    place = {"MASTER_ADDR": "127.0.0.1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    os.environ |= place | {"DS_ACCELERATOR": "cpu"}
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=0, world_size=1
+    )
+    optimizer = {"type": "Adam", "params": {"lr": 0.05, "torch_adam": True}}
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH_SIZE,
+        "zero_optimization": {"stage": 1},
+        "zero_allow_untested_optimizer": True,
+        "optimizer": optimizer,
+    }
+
+    def start() -> Any:
+        model = Model()
+        settings: Any = {"model_parameters": model.parameters(), "config": config}
+        return deepspeed.initialize(model=model, **settings)[0]
+
+    engine, batches, losses, seen = start(), open_batches(run), [], []
+    for step, batch in enumerate(batches):
+        loss = engine(**batch).loss
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+        seen.append(batch["input_ids"].tolist())
+        if step == 3:
+            engine.save_checkpoint(str(folder), client_state={"loader": batches.state_dict()})
+    _, kept = start().load_checkpoint(str(folder))
+    torch.distributed.destroy_process_group()
+    rest = open_batches(run, state=kept["loader"])
+    return losses, seen, [batch["input_ids"].tolist() for batch in rest]
+
+
 def nanogpt(run: Any, folder: Path) -> Any:
     """The loop of nanoGPT, whose ``get_batch`` gives tokens and the next ones."""
     model, losses, seen = Model(), [], []
@@ -248,7 +285,10 @@ def make_arguments(folder: Path, **settings: Any) -> Any:
 
 
 def main(folder: Path, recipe: str) -> None:
-    known = accelerate, lightning, fsdp2, nanogpt, transformers_of_dataset, transformers_of_loader
+    known = (
+        *(accelerate, lightning, fsdp2, deepspeed, nanogpt),
+        *(transformers_of_dataset, transformers_of_loader),
+    )
     recipes: dict[str, Callable[[Any, Path], Any]] = {item.__name__: item for item in known}
     run = make_run(folder)
     expected = [batch["input_ids"].tolist() for batch in open_batches(run)]

@@ -58,7 +58,7 @@ class DocumentFields:
         """
         wanted, places = np.unique(np.asarray(documents, np.int64), return_inverse=True)
         try:
-            sources, again = np.unique(self._find_sources(wanted), return_inverse=True)
+            sources, again = np.unique(self.find_sources(wanted), return_inverse=True)
             found = self._reader.read_many(sources)
         except (IndexError, ValueError) as error:
             raise VerificationError(
@@ -67,8 +67,8 @@ class DocumentFields:
             ) from error
         return [found[number] for number in again[places].tolist()]
 
-    def _find_sources(self, documents: Int64Array) -> Int64Array:
-        """Return the source document of each document; binary search of all at once."""
+    def find_sources(self, documents: Int64Array) -> Int64Array:
+        """Return the number of the source document of each document, as int64."""
         low = np.zeros_like(documents)
         high = np.full_like(documents, len(self._offsets) - 1)
         # Usually each source document is one document, up to those without tokens.
