@@ -115,3 +115,35 @@ def test_to_a_device_without_gpu(dataset: GPTDataset, monkeypatch: pytest.Monkey
 def test_errors_of_other_samples_are_torchs_own() -> None:
     with pytest.raises(RuntimeError, match="equal size"):
         collate([torch.zeros(2), torch.zeros(3)])
+
+
+class Plain(torch.utils.data.Dataset[Any]):
+    """A user's dataset that takes the items of another one by one."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_one_by_one_the_plain_mask_is_shared_too(dataset: GPTDataset, num_workers: int) -> None:
+    loader = torch.utils.data.DataLoader(Plain(dataset), 3, num_workers=num_workers)
+    batch = next(iter(loader))
+    items = [dataset[number] for number in range(3)]
+    assert list(batch) == list(items[0])
+    for name, tensor in batch.items():
+        assert torch.equal(tensor, torch.stack([torch.as_tensor(item[name]) for item in items]))
+    assert batch["attention_mask"].stride(0) == 0
+    # Values that are no tensors of zindex are collated as torch does.
+    items[0]["name"], items[1]["name"] = "a", "b"
+    mixed = torch.utils.data.default_collate(items[:2])
+    assert mixed["name"] == ["a", "b"]
+    assert type(mixed) is dict
+    items[0]["attention_mask"] = items[0]["attention_mask"].clone()
+    assert torch.utils.data.default_collate(items[:2])["attention_mask"].stride(0) != 0

@@ -186,9 +186,9 @@ def test_the_command_keeps_no_files_if_so_told(tmp_path: Path) -> None:
 def test_a_tokenizer_of_another_library_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = make_run(tmp_path, tokenize(tmp_path, make_tokenizer()))
+    place = tokenize(tmp_path, make_tokenizer(), keep_tokenizer=False)
     with caplog.at_level(logging.WARNING):
-        open_run(run, make_encoding())
+        open_run(make_run(tmp_path, place), make_encoding())
     assert "is of huggingface, the given one of tiktoken; their vocabularies cannot be" in (
         caplog.text
     )
@@ -246,13 +246,46 @@ def test_a_vocabulary_that_begins_with_another_one_is_blended(tmp_path: Path) ->
     assert blend.config.tokenizer.vocab_size == 261
 
 
-def test_blends_that_cannot_be_compared_are_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def make_same_encoding() -> Any:
+    """Return the vocabulary of `make_tokenizer` as one of tiktoken."""
+    tiktoken = pytest.importorskip("tiktoken")
+    own = make_tokenizer()
+    letters = {bytes([each]): own.encode(chr(each)).ids[1] for each in range(128)}
+    rest = sorted({*range(256)} - {*letters.values()})
+    late = {bytes([byte]): number for byte, number in zip(range(128, 256), rest, strict=True)}
+    special = {text: own.token_to_id(text) for text in SPECIAL}
+    return tiktoken.Encoding(
+        "same", pat_str=r"\S+|\s+", mergeable_ranks=letters | late, special_tokens=special
+    )
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_libraries_are_compared_by_what_they_decode(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, keeps: bool
 ) -> None:
-    places = tokenize(tmp_path, make_tokenizer()), tokenize(tmp_path, make_encoding(), "b.zarr")
+    """Vocabularies of different libraries have no common form."""
+    first = tokenize(tmp_path, make_tokenizer())
+    other = tokenize(tmp_path, make_encoding(), "other.zarr", keep_tokenizer=keeps)
+    same = tokenize(tmp_path, make_same_encoding(), "same.zarr")
     with caplog.at_level(logging.WARNING):
-        zindex.build(make_run(tmp_path, *places, weight=1))
-    assert "may have different tokenizers: their vocabularies cannot be compared" in caplog.text
+        zindex.build(make_run(tmp_path / "same", first, same, weight=1))
+    message = "may have different tokenizers: their vocabularies cannot be compared"
+    assert f"{message}, but they decode some words alike" in caplog.text
+    caplog.clear()
+    run = make_run(tmp_path, first, other, weight=1)
+    if keeps:
+        with pytest.raises(ConfigError, match="must have one tokenizer, got different vocabular"):
+            zindex.build(run)
+    else:
+        with caplog.at_level(logging.WARNING):
+            zindex.build(run)
+        assert message in caplog.text
+        assert "alike" not in caplog.text
+    with caplog.at_level(logging.WARNING):
+        open_run(make_run(tmp_path / "first", first), make_same_encoding())
+    assert "cannot be compared, but they decode some words alike" in caplog.text
+    with pytest.raises(ConfigError, match=r"must have the vocabulary of the tokens of .*web.zarr"):
+        open_run(make_run(tmp_path / "first", first), make_encoding())
 
 
 def test_merged_corpora_keep_their_tokenizer(tmp_path: Path, write_corpus: WriteCorpus) -> None:

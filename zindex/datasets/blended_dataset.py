@@ -189,7 +189,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         sample = None if idx is None else int(arrays.dataset_sample_index[position])
         item: dict[str, Any] = self.datasets[dataset_id][sample]
         # First, replacing the member's own.
-        return {"dataset_id": dataset_id} | item | {"dataset_id": dataset_id}
+        return type(item)({"dataset_id": dataset_id} | item | {"dataset_id": dataset_id})
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
         """Return the samples at positions, read together unless a dataset overrides items."""

@@ -22,7 +22,7 @@ from zindex.indexing import index_arrays
 from zindex.indexing.store_computed import store_computed
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
-from zindex.samples.batch import Item, SampleBatch, resolve_positions
+from zindex.samples.batch import Item, Sample, SampleBatch, resolve_positions
 from zindex.samples.gpt import make_batch, read_texts
 from zindex.samples.lengths import count_span, memory_facts
 from zindex.samples.masks import (
@@ -276,7 +276,7 @@ def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bo
         item["attention_mask"] = causal_mask(length, torch.device("cpu"))
     item["loss_mask"] = torch.from_numpy(loss_mask)
     item["position_ids"] = torch.from_numpy(np.arange(length))
-    return item
+    return Sample(item)
 
 
 class MockGPTLowLevelDataset:

@@ -204,7 +204,10 @@ pickle_deferred(BatchTensors, _DeferredTensors)
 
 
 class Sample(Item):
-    """An item of a batch; torch's ``default_collate`` takes the tensors of the whole batch."""
+    """A sample; torch's ``default_collate`` takes the tensors of a whole batch, or stacks items.
+
+    It does not copy the plain causal mask, which all items share: it expands it.
+    """
 
 
 _DeferredSample = defer(Sample)
@@ -303,8 +306,23 @@ def _collate_samples(batch: Sequence[Sample], *, collate_fn_map: Any = None) -> 
     """Collate samples for torch's ``default_collate``."""
     if isinstance(batch, SampleBatch):
         return batch.stack()
-    stack = torch.utils.data._utils.collate.collate
-    return stack([dict(sample) for sample in batch], collate_fn_map=collate_fn_map)
+    first, stack = batch[0], torch.utils.data._utils.collate.collate
+    # `BatchTensors` of another process get that process's mask; other values are sent as they are.
+    is_plain = all(isinstance(value, torch.Tensor | np.generic) for value in first.values())
+    masks = {
+        name: value.expand(len(batch), *value.shape)
+        for name, value in first.items()
+        if is_plain and all(_is_shared_mask(sample.get(name)) for sample in batch)
+    }
+    others = [
+        {name: value for name, value in sample.items() if name not in masks} for sample in batch
+    ]
+    found = stack(others, collate_fn_map=collate_fn_map)
+    return BatchTensors((name, (found | masks)[name]) for name in first) if masks else found
+
+
+def _is_shared_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_causal_mask(value)
 
 
 torch.utils.data._utils.collate.default_collate_fn_map[Sample] = _collate_samples

@@ -32,6 +32,12 @@ logger = logging.getLogger(__name__)
 # Number of threads that read tokenizer notes of many stores.
 _NUM_READERS = 8
 
+# Words of texts and of code, which are tokens or a few of them in most vocabularies.
+_WORDS = (
+    *("the", "people", "of", "this", "house", "said", "with", "12", "others", "about"),
+    *("return", "import", "value", "number"),
+)
+
 # These libraries write vocabularies in the same form as the tokenizers library.
 _FORMS = {"bpe": "huggingface", "wordpiece": "huggingface"}
 
@@ -191,8 +197,8 @@ def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
     Raises
     ------
     ConfigError
-        If it has fewer ids, or different texts for them. Logs a warning if the vocabularies cannot
-        be compared, for example because the tokenizer is from another library.
+        If it has fewer ids, or different texts for them. Vocabularies of different libraries cannot
+        be compared: logs a warning unless they decode most of some words differently.
     """
     size: int | None = tokenizer.vocab_size
     if note.vocab_size is None or size is None:
@@ -210,13 +216,17 @@ def check_fit(tokenizer: Any, store: PlaceLike, note: TokenizerNote) -> None:
         return
     if vocabulary_digest(vocab, note.vocab_size) == note.vocabulary:
         return
-    if _form_of(tokenizer) == note.form:
+    is_alike = None
+    if _form_of(tokenizer) != note.form and note.path is not None:
+        is_alike = _decode_alike(_open_files(place_of(store), note), tokenizer)
+    if _form_of(tokenizer) == note.form or is_alike is False:
         raise ConfigError(
             f"a tokenizer must have the vocabulary of the tokens of {store}, got another of "
             f"{size:,} ids; give the tokenizer that the corpus was made with"
         )
     logger.warning(
-        "%s: its tokenizer is of %s, the given one of %s; their vocabularies cannot be compared",
+        "%s: its tokenizer is of %s, the given one of %s; their vocabularies cannot be compared"
+        + ("" if is_alike is None else ", but they decode some words alike"),
         *(store, note.form, _form_of(tokenizer) or type(tokenizer).__name__),
     )
 
@@ -288,7 +298,8 @@ def check_blend(notes: Mapping[str, TokenizerNote | None]) -> None:
         verdict = first[1].same_vocabulary(other[1])
         if verdict is False:
             verdict = _is_beginning(first, other)
-        if verdict is False:
+        is_alike = _open_and_compare(first, other) if verdict is None else None
+        if verdict is False or is_alike is False:
             sizes = [f"{path} ({note.vocab_size:,} ids)" for path, note in (first, other)]
             raise ConfigError(
                 "corpora that are blended must have one tokenizer, got different vocabularies of "
@@ -296,7 +307,8 @@ def check_blend(notes: Mapping[str, TokenizerNote | None]) -> None:
             )
         if verdict is None:
             logger.warning(
-                "%s and %s may have different tokenizers: their vocabularies cannot be compared",
+                "%s and %s may have different tokenizers: their vocabularies cannot be compared"
+                + ("" if is_alike is None else ", but they decode some words alike"),
                 *(first[0], other[0]),
             )
 
@@ -310,6 +322,36 @@ def distinct_notes(
         if note is not None:
             found.setdefault(note.vocabulary or note.identity, (path, note))
     return list(found.values())
+
+
+def _open_and_compare(
+    first: tuple[str, TokenizerNote], second: tuple[str, TokenizerNote]
+) -> bool | None:
+    """Return whether two saved tokenizers decode alike; None if they are not saved."""
+    if first[1].path is None or second[1].path is None:
+        return None
+    opened = [_open_files(place_of(path), note) for path, note in (second, first)]
+    return _decode_alike(*opened)
+
+
+def _decode_alike(known: TextTokenizer, other: Any) -> bool | None:
+    """Return whether another tokenizer decodes most words from their tokens as the known one does.
+
+    Libraries write the same vocabulary in different forms, but decode its tokens to the same texts,
+    apart from spaces. None if the other one cannot decode.
+    """
+    decode = getattr(other, "detokenize", None)
+    if decode is None:
+        return None
+    num_alike = 0
+    for word in _WORDS:
+        ids = known.tokenize(word)
+        try:
+            found = decode(ids)
+        except Exception:  # of any library, for ids that it does not have
+            continue
+        num_alike += "".join(found.split()) == "".join(known.detokenize(ids).split())
+    return 2 * num_alike > len(_WORDS)
 
 
 def _is_beginning(long: tuple[str, TokenizerNote], short: tuple[str, TokenizerNote]) -> bool:

@@ -15,6 +15,7 @@ from zindex.io.objects import place_of
 from zindex.store.tokenizer_note import read_note
 from zindex.text.kept_tokenizer import choose_tokenizer
 from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
+from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 
 class Decoder(Protocol):
@@ -63,6 +64,7 @@ def as_decoder(tokenizer: Any, stores: Iterable[str]) -> Decoder | None:
     if tokenizer is None or tokenizer is False:
         return None
     tokenizer = resolve_tokenizer(tokenizer, stores)
+    tokenizer = wrap_tokenizer(tokenizer) or tokenizer
     decode: Decoder | None = getattr(tokenizer, "detokenize", None)
     decode = decode or getattr(tokenizer, "decode", None)
     if decode is None:
