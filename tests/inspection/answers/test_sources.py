@@ -98,6 +98,15 @@ def test_refusals(config: dict[str, Any]) -> None:
         find(order, source_id="w4", tokens=(0, 1))
 
 
+def test_control_characters_are_escaped(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"text": "ab", "id": "x\x1b[2J\n\ud800"}])
+    own: Any = {"tokenizer": save_tokenizer(tmp_path / "t"), "client": SERIAL}
+    tokenize_corpus(source, tmp_path / "s", **own)
+    shown = show(tmp_path / "s", document=0)
+    assert shown.to_lines()[2] == r"  id x\x1b[2J\n\ud800"
+    assert shown.fields[0].source == {"id": "x\x1b[2J\n\ud800"}
+
+
 def test_commands(config: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     shown = json.loads(succeed("show", tmp_path / "web.zarr", "--document", 1, "--json"))

@@ -11,6 +11,7 @@ from zindex.ingest.corpora.corpus import Corpus
 from zindex.ingest.corpora.document_fields import DocumentFields, open_fields
 from zindex.ingest.corpora.pairs import open_corpus
 from zindex.ingest.length_source import is_store
+from zindex.inspection.answers.screen import escape
 from zindex.io.objects import place_of
 from zindex.store.tokenizer_note import read_note
 from zindex.text.kept_tokenizer import choose_tokenizer
@@ -139,4 +140,4 @@ class Documents:
 
 def source_text(source: dict[str, Any]) -> str:
     """Format the fields of a document for a terminal, such as ``id doc-7, url https://a.org``."""
-    return ", ".join(f"{name} {value}" for name, value in source.items())
+    return escape(", ".join(f"{name} {value}" for name, value in source.items()))

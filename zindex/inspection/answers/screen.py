@@ -26,6 +26,22 @@ def fit(text: str, width: int = WIDTH) -> str:
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
+def escape(text: str, allowed: str = "") -> str:
+    r"""Escape characters that are not printable, such as control sequences, except allowed ones.
+
+    Examples
+    --------
+    >>> print(escape("a\x1b[1m"))
+    a\x1b[1m
+    """
+    return "".join(
+        each
+        if each.isprintable() or each in allowed
+        else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )
+
+
 def fit_lines(lines: Sequence[str]) -> list[str]:
     """Shorten each line to at most `WIDTH` columns."""
     return [fit(line) for line in lines]

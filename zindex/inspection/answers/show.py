@@ -15,7 +15,7 @@ from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import is_store, open_source
 from zindex.inspection.answers.documents import Decoder, Documents, as_decoder, source_text
 from zindex.inspection.answers.run_order import RunOrder
-from zindex.inspection.answers.screen import WIDTH, fit
+from zindex.inspection.answers.screen import WIDTH, escape, fit
 from zindex.maintenance.edits.order_sources import OrderSource, StreamSource
 from zindex.maintenance.edits.packed_source import PackedSource
 from zindex.plan.index_plan import IndexPlan
@@ -257,7 +257,7 @@ def _wrap(pieces: Sequence[tuple[str, Flag]], style: Style) -> list[str]:
     lines: list[str] = []
     line, column, room = "", 0, WIDTH - 2
     for text, flag in pieces:
-        for number, row in enumerate(_printable(text).split("\n")):
+        for number, row in enumerate(escape(text, "\n").split("\n")):
             if number:
                 lines, line, column = [*lines, line], "", 0
             while column + len(row.rstrip(" ")) > room:
@@ -268,11 +268,3 @@ def _wrap(pieces: Sequence[tuple[str, Flag]], style: Style) -> list[str]:
             line += style(row, flag) if row else ""
             column += len(row)
     return [f"  {text}".rstrip() for text in [*lines, line]]
-
-
-def _printable(text: str) -> str:
-    """Escape control characters, except newlines."""
-    return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
-    )
