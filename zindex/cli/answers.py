@@ -93,7 +93,7 @@ def trace_command(
 @options.scheduler
 @options.summary()
 def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
-    """Find the positions of a document, a source id or a text in a run.
+    """Find the positions of a document, id or text in a run.
 
     Prints every position that contains the document, the token range or the text, with its step,
     rank and epoch. A document can be named by the id of its source, if the corpus keeps it.
