@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from tests.conftest import WriteCorpus
+from tests.ingest.corpora.test_document_fields import ROWS, make_corpus
 from tests.inspection.answers.brute_force import FIRST_TOKEN, KINDS, Run, draw_run, read_samples
 from tests.maintenance.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
-from zindex.config import RunConfig
+from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError, VerificationError
 from zindex.execution.executor import SerialExecutor
+from zindex.indexing.run import build
+from zindex.ingest.corpora.document_fields import find_documents
 from zindex.inspection.answers.diff import diff
 from zindex.inspection.answers.find import find
 from zindex.inspection.answers.forget import ForgottenDocuments, forget
@@ -186,10 +189,10 @@ def test_the_edit_is_certified_and_a_dry_run_writes_nothing(config: RunConfig) -
 BAD_IDS = {
     "": "ids.txt names none; write one DATASET:DOCUMENT",
     "# nothing\n\n": "ids.txt names none",
-    "corpus-0:1\nother:2\n": "line 2 of .*ids.txt: a dataset must be one of the run, got 'other'",
+    "corpus-0:1\nother:2\n": "line 2 of .*ids.txt: an id must be DATASET:DOCUMENT.*got 'other:2'",
     "corpus-0:1\n\ncorpus-1:40\n": r"line 3 of .*: a document must be in \[0, 40\).*got 40",
     "corpus-0:-1": "line 1 of .*: an id must be DATASET:DOCUMENT.*got 'corpus-0:-1'",
-    "corpus-0 1": "got 'corpus-0 1'; the corpora of the run keep no other ids",
+    "corpus-0 1": "got 'corpus-0 1'; datasets are corpus-0, corpus-1",
     ":7": "got ':7'",
 }
 
@@ -201,6 +204,32 @@ def test_bad_ids_are_named_with_their_line(config: RunConfig, tmp_path: Path, te
     with pytest.raises(ConfigError, match=BAD_IDS[text]):
         forget_here(config, path, 10)
     assert not open_journal(config).entries
+
+
+def test_source_ids_name_documents(tmp_path: Path) -> None:
+    make_corpus(tmp_path, "web")
+    make_corpus(tmp_path, "more", ROWS[5:15])
+    run: dict[str, Any] = {
+        "datasets": [
+            {"path": str(tmp_path / f"{name}.zarr"), "weight": 1.0} for name in ("web", "more")
+        ],
+        "index": str(tmp_path / "index"),
+        "sequence_length": 16,
+        "samples": {"train": 40},
+        "seed": 1,
+        "split": "1,0,0",
+    }
+    config = as_config(run)
+    build(config, client=SerialExecutor())
+    found = forget_here(config, ["d8", "web:3"], 5)
+    expected = {
+        str(tmp_path / f"{name}.zarr"): find_documents(tmp_path / f"{name}.zarr", ["d8"])["d8"]
+        for name in ("web", "more")
+    }
+    expected[str(tmp_path / "web.zarr")] = sorted({*expected[str(tmp_path / "web.zarr")], 3})
+    assert {path: [*own] for path, own in found.documents.items()} == expected
+    with pytest.raises(ConfigError, match=r"id 1: an id must be DATASET.*got 'd999'"):
+        forget_here(config, ["web:4", "d999"], 6)
 
 
 def test_positions_must_be_those_to_come(config: RunConfig) -> None:

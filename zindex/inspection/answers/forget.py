@@ -11,6 +11,9 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError
+from zindex.ingest.corpora.document_fields import find_documents
+from zindex.ingest.corpora.pairs import open_corpus
+from zindex.ingest.length_source import is_store
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.screen import fit, fit_lines, fit_table
 from zindex.inspection.answers.steps import Steps, make_steps
@@ -287,9 +290,15 @@ def read_ids(order: RunOrder, documents: DocumentIds) -> dict[int, Int64Array]:
         ids = [(f"id {row}", each) for row, each in enumerate(documents)]
         source = "the ids"
     found: dict[int, set[int]] = {}
+    unknown: dict[str, str] = {}
     for where, each in ids:
-        dataset, document = _resolve(order, each, where)
-        found.setdefault(dataset, set()).add(document)
+        pair = _resolve(order, each, where)
+        if pair is None:
+            unknown[str(each)] = where
+        else:
+            found.setdefault(pair[0], set()).add(pair[1])
+    for dataset, own in find_source_ids(order, unknown).items():
+        found.setdefault(dataset, set()).update(own)
     if not found:
         raise ConfigError(
             f"documents to forget must be named, {source} names none; write one DATASET:DOCUMENT "
@@ -298,14 +307,14 @@ def read_ids(order: RunOrder, documents: DocumentIds) -> dict[int, Int64Array]:
     return {dataset: np.array(sorted(found[dataset]), np.int64) for dataset in sorted(found)}
 
 
-def _resolve(order: RunOrder, each: Any, where: str) -> tuple[int, int]:
-    """Return the dataset and the document of an id."""
+def _resolve(order: RunOrder, each: Any, where: str) -> tuple[int, int] | None:
+    """Return the dataset and the document of an id; None for a source id."""
     name, document = each if isinstance(each, tuple) else str(each).rpartition(":")[::2]
     try:
         if isinstance(each, tuple):
             check_whole("document", document, 0)
-        elif not (name and document.isdecimal()):
-            return find_source_id(order, str(each))
+        elif not (name and document.isdecimal() and order.has_dataset(name)):
+            return None
         dataset = order.find_dataset(name)
         order.count_tokens(dataset, int(document))
     except ConfigError as error:
@@ -313,15 +322,34 @@ def _resolve(order: RunOrder, each: Any, where: str) -> tuple[int, int]:
     return dataset, int(document)
 
 
-def find_source_id(order: RunOrder, source_id: str) -> tuple[int, int]:
-    """Return the dataset and the document of a source id, such as a URL.
+def find_source_ids(order: RunOrder, ids: Mapping[str, str]) -> dict[int, set[int]]:
+    """Return the documents with given source ids, by dataset: one pass over each corpus.
+
+    Parameters
+    ----------
+    order
+        The run.
+    ids
+        Source ids, such as URLs, and where each of them is given.
 
     Raises
     ------
     ConfigError
-        If no corpus of the run keeps such ids, as none does now.
+        If no corpus has a document of an id.
     """
-    raise ConfigError(
-        f"an id must be DATASET:DOCUMENT, such as web:123, got {source_id!r}; the corpora of the "
-        "run keep no other ids"
-    )
+    found: dict[int, set[int]] = {}
+    missing = dict(ids)
+    for dataset, path in enumerate(order.paths):
+        if not ids or not is_store(path) or not open_corpus(path).fields:
+            continue
+        for source_id, documents in find_documents(path, ids).items():
+            if documents:
+                found.setdefault(dataset, set()).update(documents)
+                missing.pop(source_id, None)
+    names = ", ".join(order.labels.values())
+    for source_id, where in missing.items():
+        raise ConfigError(
+            f"{where}: an id must be DATASET:DOCUMENT, such as web:123, or the id that a corpus of "
+            f"the run keeps of a document, got {source_id!r}; datasets are {names}"
+        )
+    return found

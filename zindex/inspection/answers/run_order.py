@@ -204,6 +204,14 @@ class RunOrder:
         names = ", ".join(list(self.labels.values())[:8])
         raise ConfigError(f"a dataset must be one of the run, got {name!r}; it has {names}")
 
+    def has_dataset(self, name: str | int) -> bool:
+        """Return whether the run has a dataset of this path, short name or number."""
+        try:
+            self.find_dataset(name)
+        except ConfigError:
+            return False
+        return True
+
     def count_tokens(self, dataset: int, document: int) -> int:
         """Return the length of a document, in tokens.
 
