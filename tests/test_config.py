@@ -143,7 +143,7 @@ GOOD: dict[str, Any] = {"sequence_length": 8, "datasets": ["web"]}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sequence_len": 8}, "the run configuration has no setting 'sequence_len'; it has"),
+        ({"sequence_len": 8}, "the run configuration has no setting 'sequence_len' (did you mean"),
         ({7: 8}, "the run configuration has no setting '7'"),
         ({"datasets": []}, "datasets must name at least one dataset, got none"),
         ({"datasets": "web"}, "datasets must be a list of paths, got 'web'"),
@@ -153,8 +153,8 @@ GOOD: dict[str, Any] = {"sequence_length": 8, "datasets": ["web"]}
         ({"datasets": [None]}, "a dataset must be a mapping, got None"),
         ({"datasets": [{}]}, "a dataset must have a path, got {}"),
         ({"datasets": [{"path": 7}]}, "a dataset must have a path, got {'path': 7}"),
-        ({"datasets": [{"pth": "a"}]}, "a dataset has no setting 'pth'; it has path, samples"),
-        ({"datasets": [{"path": "/a", "samples": 5}]}, "samples of dataset /a must be like"),
+        ({"datasets": [{"pth": "a"}]}, "a dataset has no setting 'pth' (did you mean 'path'?)"),
+        ({"datasets": [{"path": "/a", "samples": []}]}, "samples of dataset /a must be like"),
         (
             {"datasets": [{"path": "/a", "samples": {"train": -5}}]},
             "samples of dataset /a must be whole numbers or null, got -5 for train",
@@ -175,10 +175,14 @@ GOOD: dict[str, Any] = {"sequence_length": 8, "datasets": ["web"]}
         ({"index": 5}, "index must be str, got 5"),
         ({"index": None}, "index must be str, got None"),
         ({"samples": None}, "samples must be like {train: 1000}, got None"),
-        ({"samples": 100}, "samples must be like {train: 1000}, got 100"),
+        ({"samples": True}, "samples must be like {train: 1000}, got True"),
+        ({"samples": "many"}, "train of samples must be a number such as 1.5B, 300M or 2e9, got"),
+        ({"samples": {"valid": "1.5"}}, "must be whole numbers or null, got 1.5 for valid"),
+        ({"split": [99, True]}, "split must be numbers such as [99, 1, 0], got [99, True]"),
+        ({"split": [99, "1"]}, "split must be numbers such as [99, 1, 0], got [99, '1']"),
+        ({"split": [-1, 2]}, "split must hold plain numbers with commas between them"),
         ({"samples": {"dev": 1}}, "must name splits of ('train', 'valid', 'test'), got 'dev'"),
         ({"samples": {"train": 1.5}}, "must be whole numbers or null, got 1.5 for train"),
-        ({"samples": {"train": "9"}}, "must be whole numbers or null, got '9' for train"),
         ({"samples": {"test": -1}}, "must be whole numbers or null, got -1 for test"),
         ({"samples": {"train": True}}, "must be whole numbers or null, got True for train"),
         ({"add_extra_token_to_sequence": 1}, "add_extra_token_to_sequence must be bool, got 1"),
@@ -236,8 +240,60 @@ def test_files_that_hold_no_settings_are_refused(
     tmp_path: Path, content: str | bytes, message: str
 ) -> None:
     path = write(tmp_path, content)
-    with pytest.raises(ConfigError, match=re.escape(f"{path} ") + ".*" + re.escape(message)):
+    with pytest.raises(ConfigError, match=re.escape(str(path)) + "[ ,].*" + re.escape(message)):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("{GOOD}datsets: []", 3, "no setting 'datsets' (did you mean 'datasets'?)"),
+        ("{GOOD}order: scalble", 3, "got 'scalble' (did you mean 'scalable'?)"),
+        ("{GOOD}samples: 1X", 3, "train of samples must be a number such as 1.5B"),
+        ("{GOOD}grid:\n  chunk_lenght: 5", 4, "no setting 'chunk_lenght' (did you mean"),
+        ("{GOOD}packing:\n  max_documents: 0", 4, "max_documents of packing must"),
+        ("sequence_length: 8\ndatasets:\n- path: a\n  wieght: 1", 4, "did you mean 'weight'?"),
+        ("sequence_length: 8\ndatasets:\n- {path: a, weight: x}", 3, "weight of dataset"),
+        ("sequence_length: 8\ndatasets: [a, a]", 2, "datasets must name each path once"),
+        ("{GOOD}seed: 1\nseed: 2", 4, "settings must differ, 'seed' is on line 3, too"),
+        ("{GOOD}seed: [1", 3, "must hold YAML: while parsing"),
+        ("{GOOD}<<: {seed: 1, sead: 2}", 3, "no setting 'sead' (did you mean 'seed'?)"),
+    ],
+)
+def test_errors_have_the_line(tmp_path: Path, text: str, line: int, message: str) -> None:
+    path = write(tmp_path, text.replace("{GOOD}", "sequence_length: 8\ndatasets: [a]\n"))
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}, line {line}: ")
+    assert str(caught.value).count(str(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [("[99, 1, 0]", "99,1,0"), ("[0.99, 0.00001]", "0.99,0.00001"), ("'99,1,0'", "99,1,0")],
+)
+def test_a_split_may_be_a_list(tmp_path: Path, text: str, split: str) -> None:
+    path = write(tmp_path, f"sequence_length: 8\ndatasets: [a]\nsplit: {text}\n")
+    assert load_config(path).split == split
+
+
+@pytest.mark.parametrize(
+    ("text", "samples"),
+    [
+        ("1M", {"train": 1_000_000}),
+        ("5", {"train": 5}),
+        ("{train: 1.5K, valid: 2e1, test: null}", {"train": 1500, "valid": 20, "test": None}),
+    ],
+)
+def test_samples_may_have_units(
+    tmp_path: Path, text: str, samples: dict[str, int | None]
+) -> None:
+    path = write(
+        tmp_path,
+        f"sequence_length: 8\ndatasets: [{{path: a, samples: {text}}}]\nsamples: {text}\n",
+    )
+    config = load_config(path)
+    assert config.samples == config.datasets[0].samples == samples
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -138,3 +138,10 @@ def test_a_missing_key_is_said_without_quotes() -> None:
     error = MissingKeyError("the store needs the key 'sequence'")
     assert isinstance(error, KeyError)
     assert str(error) == "the store needs the key 'sequence'"
+
+
+def test_suggestions() -> None:
+    assert errors.suggest("sead", ["seed", "path"]) == " (did you mean 'seed'?)"
+    assert errors.suggest("x", ["seed"]) == ""
+    with pytest.raises(ConfigError, match=r"got 'keyd' \(did you mean 'keyed'\?\); choose one"):
+        errors.check_choice("shuffle", "keyd", ("keyed", "uniform"))

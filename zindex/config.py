@@ -4,10 +4,10 @@
 
     sequence_length: 4096
     seed: 1234
-    split: "969,30,1"
+    split: [969, 30, 1]          # or "969,30,1"
     order: megatron              # or scalable
     index: ./index               # where the index stores go
-    samples: {train: 1000000, valid: 10000}
+    samples: {train: 1M, valid: 10000}    # 1M alone is that of train
     datasets:
       - corpora/web.zarr         # a Zarr store, or the prefix of a .bin/.idx pair
       - {path: corpora/code, samples: {train: 500000}}
@@ -42,14 +42,15 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from zindex.errors import ConfigError, check_choice
-from zindex.formats.yaml_file import read_yaml
+from zindex.formats.yaml_file import located, read_yaml
 from zindex.plan.blend_plan import Shuffle
 from zindex.plan.blend_request import BlendKind, BlendRequest
-from zindex.plan.build_plan import Order, Stored
+from zindex.plan.build_plan import Order, Stored, check_order
 from zindex.plan.packing import PackingRules
 from zindex.plan.settings import (
     NumberName,
@@ -163,6 +164,8 @@ class RunConfig:
             raise ConfigError(f"datasets must name each path once, got {path} twice; leave one out")
         if self.sequence_length < 1:
             raise ConfigError(f"sequence_length must be at least 1, got {self.sequence_length}")
+        check_order(self.order, self.store)
+        check_choice("store", self.store, get_args(Stored))
         _check_samples(self.samples, "samples")
         parse_and_normalize_split(self.split)
         _check_shares(self)
@@ -232,23 +235,34 @@ class RunConfig:
         ConfigError
             If a key is unknown or missing, or a value is of the wrong type.
         """
+        with located(values):
+            return cls._from_json(values, folder)
+
+    @classmethod
+    def _from_json(cls, values: Mapping[str, Any], folder: str) -> "RunConfig":
         known = check_keys(values, cls, "the run configuration")
         datasets = known.get("datasets")
         if not isinstance(datasets, (list, tuple)):
             raise ConfigError(f"datasets must be a list of paths, got {show(datasets)}")
         known["datasets"] = tuple(_parse_dataset(item, folder) for item in datasets)
+        if "split" in known:
+            known["split"] = _parse_split(known["split"])
+        if "samples" in known:
+            known["samples"] = _parse_samples(known["samples"], "samples")
         check_types(known, _KINDS)
         _parse_numbers(known, ("max_epochs", "surplus"), "")
         if "sequence_length" not in known:
             raise ConfigError("sequence_length must be set: tokens per sample; for example 4096")
         known["index"] = join_path(folder, known.get("index", "index"))
         if "grid" in known:
-            grid = check_keys(known["grid"], ChunkGrid, "grid")
-            check_types(grid, {"chunk_length": int, "shard_length": int, "codec": str})
-            known["grid"] = ChunkGrid(**grid)
+            with located(known["grid"]):
+                grid = check_keys(known["grid"], ChunkGrid, "grid")
+                check_types(grid, {"chunk_length": int, "shard_length": int, "codec": str})
+                known["grid"] = ChunkGrid(**grid)
         if known.get("packing") is not None:
-            rules = check_keys(known["packing"], PackingRules, "packing")
-            known["packing"] = PackingRules(**rules)
+            with located(known["packing"]):
+                rules = check_keys(known["packing"], PackingRules, "packing")
+                known["packing"] = PackingRules(**rules)
         return cls(**known)
 
 
@@ -258,7 +272,8 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
     Raises
     ------
     ConfigError
-        If the file is missing, is not a YAML mapping, or has an unknown setting.
+        If the file is missing, is not a YAML mapping, or has a setting that is unknown or wrong;
+        the message has the file and the line.
     """
     return RunConfig.from_json(read_yaml(path), folder=str(Path(path).parent))
 
@@ -274,13 +289,20 @@ def as_config(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) ->
 
 def _parse_dataset(value: Any, folder: str) -> DatasetConfig:
     """Return one entry of ``datasets``: a path, or a mapping with a path."""
-    known = (
-        {"path": value} if isinstance(value, str) else check_keys(value, DatasetConfig, "a dataset")
-    )
+    with located(value):
+        return _make_dataset({"path": value} if isinstance(value, str) else value, folder)
+
+
+def _make_dataset(value: Any, folder: str) -> DatasetConfig:
+    """Return one entry of ``datasets`` from its mapping."""
+    known = check_keys(value, DatasetConfig, "a dataset")
     if not isinstance(known.get("path"), str):
         raise ConfigError(f"a dataset must have a path, got {show(value)}")
     known["path"] = join_path(folder, known["path"])
-    _parse_numbers(known, _DATASET_NUMBERS, f" of dataset {known['path']}")
+    where = f" of dataset {known['path']}"
+    _parse_numbers(known, _DATASET_NUMBERS, where)
+    if known.get("samples") is not None:
+        known["samples"] = _parse_samples(known["samples"], f"samples{where}")
     return DatasetConfig(**known)
 
 
@@ -290,6 +312,27 @@ def join_path(folder: str, path: str) -> str:
         return path
     expanded = os.path.expanduser(path)
     return expanded if folder in ("", ".") else os.path.join(folder, expanded)
+
+
+def _parse_split(value: Any) -> Any:
+    """Return a list of shares, such as ``[99, 1, 0]``, as the text that it stands for."""
+    if not isinstance(value, list):
+        return value
+    if not all(isinstance(share, int | float) and not isinstance(share, bool) for share in value):
+        raise ConfigError(f"split must be numbers such as [99, 1, 0], got {show(value)}")
+    return ",".join(f"{Decimal(str(share)):f}" for share in value)
+
+
+def _parse_samples(counts: Any, where: str) -> Any:
+    """Return sample counts by split; a single count is that of train, and may be like ``1M``."""
+    if isinstance(counts, str) or (isinstance(counts, int) and not isinstance(counts, bool)):
+        counts = {"train": counts}
+    if not isinstance(counts, Mapping):
+        return counts
+    return {
+        split: parse_number(count, "samples", f"{split} of {where}")
+        for split, count in counts.items()
+    }
 
 
 def _check_samples(counts: Any, where: str) -> None:

@@ -153,6 +153,14 @@ def shorten(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a hint at similar known names, or an empty text."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, sorted(known), 3, 0.7)
+    return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+
+
 def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     """Raise if a setting is not one of its choices.
 
@@ -164,7 +172,8 @@ def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
     known = tuple(choices)
     if value not in known:
         raise ConfigError(
-            f"{name} must be one of {', '.join(map(str, known))}, got {value!r}; choose one"
+            f"{name} must be one of {', '.join(map(str, known))}, got {value!r}"
+            f"{suggest(str(value), map(str, known))}; choose one"
         )
 
 

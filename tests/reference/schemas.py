@@ -27,7 +27,7 @@ DESCRIPTIONS = {
     "datasets": "Datasets of the run: paths, or mappings with a path and at most one share.",
     "path": "A Zarr store, or the prefix of a .bin/.idx pair; relative to the folder of this file.",
     "seed": "Seed of every shuffle.",
-    "samples": "Samples of each split; a split that is missing has one epoch.",
+    "samples": "Samples of each split, such as 1M, or of train; a split without has one epoch.",
     "order": "Megatron Core's order, bit for bit, or the scalable one.",
     "drop_last_partial_validation_sequence": "Whether valid drops a last sample with fewer tokens.",
     "grid": "Chunks and shards of the index stores.",
@@ -55,6 +55,11 @@ def run_schema() -> dict[str, Any]:
     """Return the schema of a run file."""
     schema = describe_dataclass(RunConfig)
     dataset = describe_dataclass(DatasetConfig)
+    schema["properties"]["split"] |= {
+        "type": ["string", "array"],
+        "items": {"type": "number", "minimum": 0},
+        "maxItems": 3,
+    }
     schema["properties"]["datasets"] |= {
         "type": "array",
         "minItems": 1,
@@ -92,10 +97,11 @@ def describe_type(hint: Any) -> dict[str, Any]:
         return {"anyOf": options + null}
     if origin is typing.Literal:
         return {"enum": list(arguments)}
-    if origin is dict:  # samples by split
-        count = {"type": ["integer", "null"], "minimum": 0}
+    if origin is dict:  # samples by split, or of train
+        count = {"type": ["integer", "string", "null"], "minimum": 0}
         properties = dict.fromkeys(SPLIT_NAMES, count)
-        return {"type": "object", "properties": properties, "additionalProperties": False}
+        mapping = {"type": "object", "properties": properties, "additionalProperties": False}
+        return {"anyOf": [mapping, {"type": ["integer", "string"], "minimum": 0}]}
     if dataclasses.is_dataclass(hint):
         return describe_dataclass(typing.cast("type", hint))
     return {"type": JSON_TYPES[hint]}

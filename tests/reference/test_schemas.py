@@ -44,7 +44,7 @@ def test_mixtures_of_the_guide_and_of_the_example_are_valid() -> None:
     [
         {"sequence_lenght": 4096},
         {"order": "random"},
-        {"split": [99, 1, 0]},
+        {"split": [99, "1", 0]},
         {"datasets": []},
         {"datasets": [{"path": "a", "wieght": 1}]},
         {"samples": {"training": 3}},
@@ -56,6 +56,12 @@ def test_wrong_run_files_are_refused(change: dict[str, Any]) -> None:
     right = {"sequence_length": 8, "datasets": ["a"]}
     assert RUN.is_valid(right)
     assert not RUN.is_valid(right | change)
+
+
+@pytest.mark.parametrize("change", [{"split": [99, 1, 0]}, {"samples": "1M"}, {"samples": 7}])
+def test_short_forms_are_valid(change: dict[str, Any]) -> None:
+    RUN.validate({"sequence_length": 8, "datasets": ["a"]} | change)
+
 
 
 def test_a_wrong_parameter_of_a_target_is_refused() -> None:

@@ -55,12 +55,16 @@ def unwritable(path: str, error: OSError, nbytes: int | None = None) -> StoreUnw
         if error.errno == errno.ENOSPC:
             status = os.statvfs(next(filter(os.path.exists, Path(path).parents)))
             size += f", where {status.f_bavail * status.f_frsize:,} are free"
-    reason = error.strerror or str(error)
     return StoreUnwritableError(
-        f"{path} must be written{size}, the system says: {reason}; {remedy_of(error)}",
+        f"{path} must be written{size}, the system says: {reason_of(error)}; {remedy_of(error)}",
         error.errno,
         error.strerror,
     )
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason of a system error, without its number and the path."""
+    return error.strerror or str(error)
 
 
 def remedy_of(error: OSError) -> str:
@@ -70,9 +74,9 @@ def remedy_of(error: OSError) -> str:
 
 def unreadable(path: str | os.PathLike[str], error: OSError) -> StoreUnreadableError:
     """Return the error of zindex for a system error on reading."""
-    reason = error.strerror or str(error)
     return StoreUnreadableError(
-        f"{os.fspath(path)} must be readable, the system says: {reason}; {remedy_of(error)}",
+        f"{os.fspath(path)} must be readable, the system says: {reason_of(error)}; "
+        f"{remedy_of(error)}",
         error.errno,
         error.strerror,
     )

@@ -8,17 +8,21 @@ from decimal import Decimal
 from numbers import Integral
 from typing import Any, Literal
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, suggest
 
 #: Settings that take a number with an exponent or a unit.
-NumberName = Literal["weight", "tokens", "epochs", "max_epochs", "surplus"]
+NumberName = Literal["weight", "tokens", "samples", "epochs", "max_epochs", "surplus"]
 
 # YAML reads 1e9 as a string. The number of digits is limited, so that parsing stays cheap.
 _NUMBER = re.compile(
     r"([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(e[+-]?[0-9]{1,3})? ?([kmbt]?)", re.ASCII
 )
 _UNITS = {"": 0, "k": 3, "m": 6, "b": 9, "t": 12}
-_LARGEST = {"weight": 1e300, "tokens": 1e18, "epochs": 1e6, "max_epochs": 1e6, "surplus": 1.0}
+_COUNTS: tuple[NumberName, ...] = ("tokens", "samples")
+_LARGEST = {
+    **{"weight": 1e300, "tokens": 1e18, "samples": 1e18},
+    **{"epochs": 1e6, "max_epochs": 1e6, "surplus": 1.0},
+}
 # Truncates wrong values: with YAML aliases a small file can hold a value too large to print.
 _show = reprlib.Repr()
 _show.maxlevel, _show.maxstring, _show.maxother = 3, 100, 100
@@ -42,7 +46,8 @@ def check_keys(values: Any, kind: type, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} must be a mapping, got {show(values)}")
     unknown = sorted(set(map(str, values)) - set(names))
     if unknown:
-        raise ConfigError(f"{where} has no setting {unknown[0]!r}; it has {', '.join(names)}")
+        remedy = suggest(unknown[0], names) or f"; it has {', '.join(names)}"
+        raise ConfigError(f"{where} has no setting {unknown[0]!r}{remedy}")
     return dict(values)
 
 
@@ -69,7 +74,8 @@ def parse_number(value: Any, name: NumberName, where: str) -> Any:
     Parameters
     ----------
     value
-        A number, or a text such as ``"1e9"``; of tokens also with a unit of K, M, B or T.
+        A number, or a text such as ``"1e9"``; of tokens and samples also with a unit of K, M, B
+        or T.
     name
         The setting.
     where
@@ -87,13 +93,13 @@ def parse_number(value: Any, name: NumberName, where: str) -> Any:
     """
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value.strip().lower())
-        if found is None or (found[3] and name != "tokens"):
-            example = "1.5B, 300M or 2e9" if name == "tokens" else "2.5"
+        if found is None or (found[3] and name not in _COUNTS):
+            example = "1.5B, 300M or 2e9" if name in _COUNTS else "2.5"
             raise ConfigError(f"{where} must be a number such as {example}, got {show(value)}")
         number = Decimal(found[1] + (found[2] or "")).scaleb(_UNITS[found[3]])
-        whole = name == "tokens" and number <= Decimal(_LARGEST[name])
+        whole = name in _COUNTS and number <= Decimal(_LARGEST[name])
         return int(number) if whole and number == number.to_integral_value() else float(number)
-    if name == "tokens" and isinstance(value, float) and value.is_integer():
+    if name in _COUNTS and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
 

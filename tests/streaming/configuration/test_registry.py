@@ -7,7 +7,7 @@ import pytest
 
 import zindex.streaming
 from zindex.errors import ConfigError
-from zindex.streaming.configuration.registry import OFFERED, Targets, register, suggest
+from zindex.streaming.configuration.registry import OFFERED, Targets, register
 from zindex.streaming.configuration.yaml_tree import Place
 
 PLACE = Place(Path("a.yaml"), 3, 7)
@@ -72,8 +72,3 @@ def test_upstream_names(name: str) -> None:
 
 def test_targets_go_before_others() -> None:
     assert Targets({"MergedDataset": 5}, ()).find("MergedDataset", PLACE).value == 5
-
-
-def test_suggestions() -> None:
-    assert suggest("sead", ["seed", "path"]) == " (did you mean 'seed'?)"
-    assert suggest("x", ["seed"]) == ""

@@ -9,7 +9,8 @@ from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from zindex.streaming.configuration.registry import Target, Targets, suggest
+from zindex.errors import suggest
+from zindex.streaming.configuration.registry import Target, Targets
 from zindex.streaming.configuration.yaml_plan import Call, Entry, Given, Plan, Planner
 from zindex.streaming.configuration.yaml_tree import Place
 from zindex.streaming.protocols import find_fault, is_mixture

@@ -4,13 +4,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar
 
-from zindex.errors import ConfigError, ZindexError, check_list
+from zindex.errors import ConfigError, ZindexError, check_list, suggest
 from zindex.streaming.configuration.yaml_tree import Place
 
 MadeT = TypeVar("MadeT", bound=Callable[..., Any])
@@ -208,9 +207,3 @@ class Targets:
                 f"comes from {home or 'elsewhere'}; name it there, or list it in __all__"
             )
         return value
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a hint at similar known names, or an empty text."""
-    close = get_close_matches(name, sorted(known), 3, 0.7)
-    return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""

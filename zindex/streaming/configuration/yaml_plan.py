@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from zindex.errors import ConfigError, check_list
-from zindex.streaming.configuration.registry import Target, Targets, suggest
+from zindex.errors import ConfigError, check_list, suggest
+from zindex.streaming.configuration.registry import Target, Targets
 from zindex.streaming.configuration.yaml_tree import (
     Place,
     Tree,
