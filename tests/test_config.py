@@ -285,9 +285,7 @@ def test_a_split_may_be_a_list(tmp_path: Path, text: str, split: str) -> None:
         ("{train: 1.5K, valid: 2e1, test: null}", {"train": 1500, "valid": 20, "test": None}),
     ],
 )
-def test_samples_may_have_units(
-    tmp_path: Path, text: str, samples: dict[str, int | None]
-) -> None:
+def test_samples_may_have_units(tmp_path: Path, text: str, samples: dict[str, int | None]) -> None:
     path = write(
         tmp_path,
         f"sequence_length: 8\ndatasets: [{{path: a, samples: {text}}}]\nsamples: {text}\n",

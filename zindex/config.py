@@ -43,7 +43,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from zindex.errors import ConfigError, check_choice
@@ -275,7 +274,8 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
         If the file is missing, is not a YAML mapping, or has a setting that is unknown or wrong;
         the message has the file and the line.
     """
-    return RunConfig.from_json(read_yaml(path), folder=str(Path(path).parent))
+    values = read_yaml(path)
+    return RunConfig.from_json(values, folder=os.path.dirname(values.file))
 
 
 def as_config(config: RunConfig | Mapping[str, Any] | str | os.PathLike[str]) -> RunConfig:

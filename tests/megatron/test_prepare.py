@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.commands import fail, succeed
+from tests.cli.commands import fail, invoke, succeed
 from tests.conftest import FakeTokenizer, WriteCorpus
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
@@ -106,3 +106,18 @@ def test_sentence_mappings_are_prepared(
 def test_cache_must_be_named(command_line: list[str]) -> None:
     with pytest.raises(ConfigError, match="--data-cache-path must be given, got none: what is"):
         prepare(command_line[:-2])
+
+
+def test_the_script_must_be_named(command_line: list[str]) -> None:
+    line = fail("prepare", *command_line[1:])
+    assert "must name the training script, such as pretrain_gpt.py, got --lr; put" in line
+    assert line.endswith("or give --kind")
+    assert "splits" in succeed("prepare", "--json", "--kind", "gpt", *command_line[1:])
+
+
+def test_a_script_that_is_not_there_is_warned_of(command_line: list[str], tmp_path: Path) -> None:
+    warning = "there is no script pretrain_gpt.py here"
+    assert warning in invoke("prepare", *command_line).stderr
+    script = tmp_path / "pretrain_gpt.py"
+    script.touch()
+    assert "there is no script" not in invoke("prepare", script, *command_line[1:]).stderr

@@ -63,7 +63,6 @@ def test_short_forms_are_valid(change: dict[str, Any]) -> None:
     RUN.validate({"sequence_length": 8, "datasets": ["a"]} | change)
 
 
-
 def test_a_wrong_parameter_of_a_target_is_refused() -> None:
     right = {"target": "TextPacking", "params": {"sequence_length": 8, "tokenizer": "t.json"}}
     assert MIXTURE.is_valid(right)

@@ -32,6 +32,7 @@ from zindex.cli.answers import (
 from zindex.cli.cluster import adapt_options, cluster, cluster_options, open_client
 from zindex.cli.convert import convert, count, export, import_command, merge
 from zindex.cli.edit import collect, edit, forget_command
+from zindex.cli.errors import describe_refusal, name_options
 from zindex.cli.measure import bench, lengths
 from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
@@ -42,6 +43,10 @@ _REFUSALS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT),
 }
+# Commands that resume from what they had finished.
+_RESUMED = {
+    *("build", "convert", "export", "import", "merge", "prepare", "repair", "tokenize"),
+}
 
 
 class _InterruptedError(click.ClickException):
@@ -50,8 +55,9 @@ class _InterruptedError(click.ClickException):
     exit_code = 128 + signal.SIGINT
     word = "interrupted"
 
-    def __init__(self) -> None:
-        super().__init__(f"{self.word}; finished work is kept, run the same command to resume")
+    def __init__(self, command: str | None) -> None:
+        resumed = "; finished work is kept, run the same command to resume"
+        super().__init__(f"{self.word}{resumed if command in _RESUMED else ''}")
 
     def show(self, file: Any = None) -> None:
         """Print one line."""
@@ -83,18 +89,18 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             is_end = signal.SIGTERM in error.args
-            raise (_TerminatedError if is_end else _InterruptedError)() from None
+            kind = _TerminatedError if is_end else _InterruptedError
+            raise kind(ctx.invoked_subcommand) from None
         except ZindexError as error:
             logging.getLogger("zindex").debug("the command failed", exc_info=True)
-            raise click.ClickException(" ".join(str(error).split())) from error
+            message = " ".join(str(error).split())
+            command = self.commands.get(ctx.invoked_subcommand or "", self)
+            raise click.ClickException(name_options(message, command)) from error
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise
             logging.getLogger("zindex").debug("the command failed", exc_info=True)
-            raise click.ClickException(
-                f"the system refuses {error.filename or 'to read or write a file'}: "
-                f"{error.strerror}; check the path, its permissions and the room there"
-            ) from error
+            raise click.ClickException(describe_refusal(error)) from error
 
 
 class _EchoHandler(logging.Handler):
@@ -238,12 +244,13 @@ def prepare_command(
 ) -> tuple[dict[str, Any], str] | None:
     """Build all indices of a Megatron training job ahead of time.
 
-    Pass the command line of the training job unchanged, starting with its script; arguments that do
-    not concern data are ignored. The indices are written to its --data-cache-path.
+    Pass the command line of the training job unchanged, with its script; arguments that do not
+    concern data are ignored. The indices are written to its --data-cache-path.
     """
-    from zindex.megatron.prepare import parse_arguments, prepare
+    from zindex.megatron.prepare import check_script, parse_arguments, prepare
 
     start = time.monotonic()
+    check_script(command_line, kind)
     cache = parse_arguments(command_line, kind).values.data_cache_path
     with open_client(cache or ".", **settings) as (builds, client):
         if not builds:
@@ -263,7 +270,9 @@ def prepare_command(
 
 def _check_new_file(path: str) -> None:
     """Check, before a long build, that its timeline can be written."""
-    folder = os.path.dirname(path) or "."
+    from zindex.io.local import local_path
+
+    folder = local_path(path, "a timeline").parent
     if os.path.isdir(path) or not os.access(folder, os.W_OK):
         raise ConfigError(
             f"--timeline must be a file in a directory that you may write, got {path}; "

@@ -27,7 +27,7 @@ _KEYED_NAMES = (
 )
 
 
-@click.command()
+@click.command(cls=options.SourcesCommand)
 @click.argument("prefixes", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("store", metavar="STORE")
 @options.choice("--kind", _KINDS, help="Input format. [default: from file names]")
@@ -246,7 +246,7 @@ def _is_keyed(store: str) -> bool:
         return False
 
 
-@click.command("import")
+@click.command("import", cls=options.SourcesCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
 @options.choice("--kind", ["jsonl", "tar"], help="Input format. [default: from file names]")
@@ -299,7 +299,7 @@ def import_command(
     )
 
 
-@click.command()
+@click.command(cls=options.SourcesCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
 @options.choice(

@@ -11,6 +11,7 @@ import yaml
 
 from zindex.cli import options
 from zindex.errors import ConfigError
+from zindex.io.system_errors import reason_of
 from zindex.plan.settings import parse_number
 
 
@@ -71,7 +72,7 @@ def bench(folder: str, json_file: str | None, **settings: Any) -> None:
             Path(json_file).write_text(text + "\n")
         except OSError as error:
             raise ConfigError(
-                f"--json must be a file to write, got {json_file}: {error}"
+                f"--json must be a file to write, got {json_file}: {reason_of(error)}"
             ) from error
 
 

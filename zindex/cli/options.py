@@ -16,6 +16,24 @@ from click.core import ParameterSource
 
 from zindex.errors import ConfigError
 
+
+class SourcesCommand(click.Command):
+    """A command ``SOURCE... TARGET``, for which a single path is a source without a target."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            arguments = [each for each in self.params if isinstance(each, click.Argument)]
+            found, _, _ = self.make_parser(ctx).parse_args(given)
+            target = found.get(arguments[-1].name or "")
+            if error.param is arguments[0] and isinstance(target, str):
+                raise click.MissingParameter(ctx=ctx, param=arguments[-1]) from None
+            raise
+
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 value = partial(click.option, show_default=True)

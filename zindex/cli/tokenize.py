@@ -156,7 +156,7 @@ _work_options = options.join(
 )
 
 
-@click.command("tokenize")
+@click.command("tokenize", cls=options.SourcesCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target", metavar="TARGET")
 @options.value(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zindex.errors import ConfigError
+from zindex.io.system_errors import reason_of
 from zindex.lazy import need
 
 #: File names of the certificate and its key.
@@ -91,8 +92,8 @@ def read_certificate(folder: Path) -> Certificate:
         return Certificate((folder / _CERTIFICATE).read_text(), key.read_text())
     except OSError as error:
         raise ConfigError(
-            f"{folder} must hold the certificate of a running cluster, got {error}; give the "
-            "folder that the cluster was started with"
+            f"{folder} must hold the certificate of a running cluster, the system says: "
+            f"{reason_of(error)}; give the folder that the cluster was started with"
         ) from error
 
 

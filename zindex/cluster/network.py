@@ -5,6 +5,7 @@ import logging
 import socket
 
 from zindex.errors import ConfigError
+from zindex.io.system_errors import reason_of
 
 logger = logging.getLogger("zindex.cluster")
 
@@ -31,8 +32,8 @@ def resolve(host: str) -> str:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise ConfigError(
-            f"{host} must be the name or address of a host, got {error}; give one that all nodes "
-            "know, or an address"
+            f"{host} must be the name or address of a host, the system says: {reason_of(error)}; "
+            "give one that all nodes know, or an address"
         ) from error
 
 
@@ -55,8 +56,9 @@ def address_towards(peer: str) -> str:
             probe.connect((address, 9))
         except OSError as error:
             raise ConfigError(
-                f"{peer} must be reachable from this machine, got {error}; give the host that "
-                "other nodes reach, as host="
+                f"{peer} must be reachable from this machine, the system says: {reason_of(error)}; "
+                "give the address of this machine that other nodes reach with host "
+                "(--cluster-host)"
             ) from error
         return str(probe.getsockname()[0])
 

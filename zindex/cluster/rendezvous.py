@@ -18,6 +18,8 @@ from zindex.cluster.certificates import PAIR, Certificate, read_certificate
 from zindex.cluster.job import JobPlace
 from zindex.errors import ConfigError
 from zindex.io.backoff import Backoff, poll_until
+from zindex.io.local import local_path
+from zindex.io.system_errors import reason_of
 
 _ADDRESS, _STOP, LOGS, _NODES = "cluster.json", "stop", "logs", "nodes"
 #: Seconds between polls for a process that starts or ends.
@@ -38,12 +40,13 @@ class Rendezvous:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = local_path(folder, "the folder of a cluster")
 
     @classmethod
     def of_job(cls, folder: str | os.PathLike[str], job_id: str) -> "Rendezvous":
         """Return the directory of a job, below one that several jobs may share."""
-        return cls(Path(folder) / re.sub(r"[^\w.-]+", "-", job_id)[:100])
+        shared = local_path(folder, "the folder of clusters")
+        return cls(shared / re.sub(r"[^\w.-]+", "-", job_id)[:100])
 
     def create(self) -> None:
         """Create the directory, and remove files of earlier attempts except logs; see `open`.
@@ -76,8 +79,8 @@ class Rendezvous:
                 (self.folder / name).mkdir(exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{self.folder} must be a directory that can be made and written, got {error}; "
-                "give a folder on storage that all nodes share"
+                f"{self.folder} must be a directory that can be made and written, the system says: "
+                f"{reason_of(error)}; give a folder on storage that all nodes share"
             ) from error
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 from zindex.cluster.isolation import find_gpu_cpus
 from zindex.errors import ConfigError
 from zindex.io.machine import count_cpus, usable_memory
+from zindex.io.system_errors import reason_of
 
 # Reserved per training process, for a loader worker and the threads of GPU libraries.
 _CPUS_PER_RANK = 2
@@ -113,7 +114,8 @@ def choose_scratch(scratch: str | os.PathLike[str] | None) -> str:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"scratch must be a directory of this machine that can be written, got {error}"
+            f"scratch (--scratch) must be a directory of this machine that can be written, got "
+            f"{folder}: {reason_of(error)}"
         ) from error
     return str(folder)
 

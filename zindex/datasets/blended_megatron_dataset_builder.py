@@ -23,6 +23,7 @@ from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.indexing.ensure import BuildRequest, Builds
 from zindex.io.request_threads import map_in_threads
+from zindex.io.system_errors import reason_of
 from zindex.plan.split import split_range
 from zindex.samples.lengths import is_stored
 from zindex.text.kept_tokenizer import check_stores
@@ -293,7 +294,8 @@ def _explain(cls: Any, config: Any) -> Iterator[None]:
         place = "beside the data" if folder is None else os.fspath(folder)
         raise StoreError(
             f"{name} must be able to read its data and to write its indices {place}, the file "
-            f"system refuses: {error}; set path_to_cache to a directory that you may write"
+            f"system refuses {error.filename or 'it'}: {reason_of(error)}; set path_to_cache "
+            "(--data-cache-path) to a directory that you may write"
         ) from error
     except Exception as error:
         if not getattr(config, "mock", False):

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from zindex.errors import ConfigError
+from zindex.io.local import local_path
 from zindex.io.regular_files import open_file
 from zindex.io.system_errors import reason_of
 
@@ -17,7 +18,7 @@ _MAX_NBYTES = 4 << 20
 _MAX_ALIASES = 20
 
 
-class Settings(dict[str, Any]):
+class Settings(dict[Any, Any]):
     """A mapping of a YAML file that knows the line of each of its settings."""
 
     file = ""
@@ -50,7 +51,8 @@ def read_yaml(path: str | os.PathLike[str]) -> Settings:
     ConfigError
         If the file is missing, too large, or not a YAML mapping, or a setting is given twice.
     """
-    file = Path(path)
+    text = os.fspath(path)
+    file = local_path(text, "a run file") if "://" in text else Path(path)
     content = read_content(file, "a run needs its YAML file", _MAX_NBYTES)
     try:
         loader = _SettingsLoader(content)

@@ -62,7 +62,8 @@ def export_cache(
     unknown = sorted(set(dataset_paths or {}) - set(datasets))
     if unknown:
         raise ConfigError(
-            f"dataset_paths must name datasets of the run, got {unknown[0]!r}; it has {datasets}"
+            "dataset_paths (--dataset-path) must name datasets of the run, got "
+            f"{unknown[0]!r}; it has {', '.join(datasets)}"
         )
     indices = plan_run(config).indices
     opened = [(item, open_index(item.plan.store_plan(config.index))) for item in indices]

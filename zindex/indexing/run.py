@@ -33,6 +33,7 @@ from zindex.indexing.run_plan import (
     plan_run,
 )
 from zindex.indexing.store_build import BuildResult, find_index
+from zindex.ingest.length_source import warn_of_duplicates
 from zindex.io.local import local_path
 from zindex.io.objects import Place, place_of
 from zindex.plan.blend_plan import PermutationPlan
@@ -84,6 +85,7 @@ def build(
     Law: the result does not depend on chunks, workers, threads or interruptions.
     """
     config = as_config(config)
+    warn_of_duplicates(dataset.path for dataset in config.members)
     path, record = None, timeline
     if not isinstance(record, Timeline):
         path, record = record and local_path(record, "a timeline"), Timeline()

@@ -1,6 +1,7 @@
 """Read the sequence lengths of a dataset from a Zarr token store or an ``.idx`` file."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from zindex.store.commit import PLAN_KEY, ROOT_KEY
 from zindex.store.open import Store, open_store
 from zindex.store.rows import RowReader
 from zindex.store.tokenizer_note import TokenizerNote, read_note
+
+logger = logging.getLogger(__name__)
 
 #: Lengths per block of the digest; part of the format.
 DIGEST_BLOCK = 1 << 22
@@ -166,3 +169,17 @@ def digest_array(read: Callable[[int, int], AnyArray], num_rows: int) -> str:
 def join_digests(digests: Iterable[bytes]) -> str:
     """Return the SHA-256, in hex, of concatenated digests."""
     return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def warn_of_duplicates(paths: Iterable[str]) -> None:
+    """Log a warning for each corpus that two paths name."""
+    first: dict[str, str] = {}
+    for path in paths:
+        real = path if "://" in path else os.path.realpath(path)
+        if real in first:
+            logger.warning(
+                "%s and %s are the same corpus, whose documents count twice; leave one out if "
+                "that is not intended",
+                *(first[real], path),
+            )
+        first.setdefault(real, path)

@@ -13,6 +13,7 @@ from zindex.ingest.corpora import write_pair
 from zindex.ingest.corpora.corpus import COUNTS, Corpus, CorpusForm, join_corpora
 from zindex.ingest.corpora.pairs import Paths, find_corpora, open_corpus
 from zindex.ingest.driver import Claim, open_workers
+from zindex.ingest.length_source import warn_of_duplicates
 from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
 from zindex.store.layout import ChunkGrid
@@ -99,7 +100,9 @@ def merge(
     added by ``add_index``. Each task writes one span of tokens; an interrupted merge resumes from
     its written spans. Memory: one span per thread.
     """
-    parts = [open_corpus(path, multimodal or None) for path in find_corpora(sources)]
+    paths = find_corpora(sources)
+    warn_of_duplicates(paths)
+    parts = [open_corpus(path, multimodal or None) for path in paths]
     has_modes = any(part.has_modes for part in parts) if multimodal is None else multimodal
     form = to or _common_form(parts)
     kept = _common_tokenizer(parts)
@@ -148,7 +151,7 @@ def _common_form(parts: Sequence[Corpus]) -> CorpusForm:
     if len(forms) > 1:
         raise ConfigError(
             "corpora that are merged must all be pairs or all be stores unless it is said what to "
-            "write, got both; pass to='bin' or to='zarr' (--to)"
+            "write, got both; pass to='bin' (--to bin) or to='zarr' (--to zarr)"
         )
     return forms.pop()
 

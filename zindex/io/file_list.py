@@ -92,9 +92,10 @@ def list_files(
             )
         seen.add(file.place)
     if not files:
+        named = [text for text in (path, include_dirs) if text is not None]
         raise SourceError(
-            f"a source must have a file, {path!r} and include_dirs={include_dirs!r} name none "
-            f"that ends in {' or '.join(endings)}; check the folder"
+            f"a source must have a file, {' and '.join(map(repr, named))} must name one that ends "
+            f"in {' or '.join(endings)}; check the folder"
         )
     return files + repeated
 
@@ -118,7 +119,10 @@ def named_paths(path: object, include_dirs: str | None = None) -> list[str]:
             raise ConfigError(f"a path must name a file or folder, got {path!r}")
     elif isinstance(path, Sequence) and not isinstance(path, bytes | bytearray):
         if include_dirs is not None:
-            raise ConfigError("path must be one string when include_dirs is given, got a list")
+            raise ConfigError(
+                "a path must be one text with include_dirs (--include-dirs), got a list; leave "
+                "them out"
+            )
         parts = [os.fspath(part) for part in path]
     else:
         raise ConfigError(f"a path must be text or a list of texts, got {path!r}")
@@ -136,7 +140,8 @@ def _folders(include_dirs: str | None) -> Iterator[tuple[str, int]]:
         name, count = (found[1], int(found[2])) if found is not None else (part, 1)
         if not 1 <= count <= MAX_REPEATS:
             raise ConfigError(
-                f"a folder of include_dirs must be read 1 to {MAX_REPEATS:,} times, got {part!r}"
+                "a folder of include_dirs (--include-dirs) must be read 1 to "
+                f"{MAX_REPEATS:,} times, got {part!r}"
             )
         yield name, count
 

@@ -69,7 +69,7 @@ def put(
     if nbytes > MAX_PUT_NBYTES:
         raise ConfigError(
             f"an object must have at most {MAX_PUT_NBYTES:,} bytes, {path} has {nbytes:,}; "
-            "choose a smaller shard_length"
+            "choose a smaller shard_length (--shard-length or --shard-nbytes)"
         )
     content = b"".join(buffers)
     mode = "overwrite" if replace else "create"

@@ -62,9 +62,9 @@ def unwritable(path: str, error: OSError, nbytes: int | None = None) -> StoreUnw
     )
 
 
-def reason_of(error: OSError) -> str:
+def reason_of(error: Exception) -> str:
     """Return the reason of a system error, without its number and the path."""
-    return error.strerror or str(error)
+    return getattr(error, "strerror", None) or str(error)
 
 
 def remedy_of(error: OSError) -> str:

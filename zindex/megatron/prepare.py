@@ -6,6 +6,7 @@ Blends, sizes and dataset settings follow Megatron's rules. Source: ``megatron.t
 
 import argparse
 import json
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -25,6 +26,8 @@ from zindex.execution.reconnecting_client import connect_client
 from zindex.io.files import read_text
 from zindex.megatron.install import set_defaults
 from zindex.plan.split import SPLIT_NAMES
+
+logger = logging.getLogger(__name__)
 
 #: Kind of the model, which determines the class of the datasets.
 Kind: TypeAlias = Literal["gpt", "bert", "t5"]
@@ -58,6 +61,32 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"the Megatron arguments must be as for the training script: {message}")
 
 
+def check_script(words: Sequence[str], kind: Kind | None = None) -> None:
+    """Check that a command line names its training script; warn if there is no such file.
+
+    Raises
+    ------
+    ConfigError
+        If it names none, and the kind of the model is not given either.
+    """
+    script = _find_script(words)
+    if script is None and kind is None:
+        raise ConfigError(
+            "the command line must name the training script, such as pretrain_gpt.py, got "
+            f"{' '.join(words[:1]) or 'nothing'}; put the script first, or give kind (--kind)"
+        )
+    if script is not None and not os.path.exists(script):
+        logger.warning(
+            "there is no script %s here; the model's kind is taken from its name unless it is given",
+            script,
+        )
+
+
+def _find_script(words: Sequence[str]) -> str | None:
+    """Return the script of a command line, which may begin with a launcher."""
+    return next((word for word in words if word.endswith(".py")), None)
+
+
 def parse_arguments(words: Sequence[str], kind: Kind | None = None) -> TrainingArguments:
     """Return the data arguments of a Megatron command line.
 
@@ -77,11 +106,12 @@ def parse_arguments(words: Sequence[str], kind: Kind | None = None) -> TrainingA
         If a file of data paths is missing.
     """
     words = list(words)
-    place = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
-    script = "" if place is None else os.path.basename(words[place])
+    script = _find_script(words)
+    name = os.path.basename(script or "")
     if kind is None:
-        kind = "bert" if "bert" in script else "t5" if "t5" in script else "gpt"
-    values, _ = _make_parser().parse_known_args(words if place is None else words[place + 1 :])
+        kind = "bert" if "bert" in name else "t5" if "t5" in name else "gpt"
+    given = words if script is None else words[words.index(script) + 1 :]
+    values, _ = _make_parser().parse_known_args(given)
     _refuse_unprepared(values)
     blend, blend_per_split = _find_blends(values)
     split = values.split

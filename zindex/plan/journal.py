@@ -409,7 +409,7 @@ def plan_next(
     if num_samples < 1:
         raise PlanError(
             f"an edit at position {position:,} must leave samples to draw, got none; set "
-            "num_samples to let the run go on"
+            "num_samples (--num-samples) to let the run go on"
         )
     changed = replace(
         state,

@@ -181,7 +181,9 @@ class PartFiles(SampleFiles):
         counts: Sequence[int] | None = None,
     ) -> None:
         if part_nbytes < 1:
-            raise ConfigError(f"part_nbytes must be at least 1, got {part_nbytes}")
+            raise ConfigError(
+                f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes}; leave it out"
+            )
         if counts is None:
             sizes = [(file.nbytes or 0) if file.is_cut else 0 for file in files]
             counts = [max(1, -(-size // part_nbytes)) for size in sizes]

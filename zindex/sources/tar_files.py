@@ -49,7 +49,7 @@ def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
     fields: dict[str, str] = {}
     for name in meta_names:
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"meta_names must be names of fields, got {name!r}")
+            raise ConfigError(f"meta_names (--meta) must be names of fields, got {name!r}")
         field = name.lower()
         if field.startswith("__"):
             raise ConfigError(f"a name of metadata must not begin with __, got {name!r}")

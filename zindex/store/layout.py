@@ -62,14 +62,16 @@ class ChunkGrid:
     def __post_init__(self) -> None:
         if self.chunk_length < 1 or self.shard_length < 1:
             raise ConfigError(
-                f"chunk_length and shard_length must be at least 1, got {self.chunk_length} and "
-                f"{self.shard_length}; leave them out to use the defaults"
+                "chunk_length (--chunk-length or --chunk-nbytes) and shard_length "
+                "(--shard-length or --shard-nbytes) must be at least 1, got "
+                f"{self.chunk_length} and {self.shard_length}; leave them out to use the defaults"
             )
         if self.shard_length % self.chunk_length:
+            example = -(-self.shard_length // self.chunk_length) * self.chunk_length
             raise ConfigError(
-                f"shard_length must be a multiple of chunk_length, got {self.shard_length} and "
-                f"{self.chunk_length}; for example shard_length="
-                f"{-(-self.shard_length // self.chunk_length) * self.chunk_length}"
+                "shard_length (--shard-length or --shard-nbytes) must be a multiple of "
+                "chunk_length (--chunk-length or --chunk-nbytes), got "
+                f"{self.shard_length} and {self.chunk_length}; for example {example}"
             )
         check_choice("codec", self.codec, get_args(Codec))
 

@@ -193,7 +193,8 @@ class ChatTemplate:
             if isinstance(error, jinja2.UndefinedError) and "strftime_now" in str(error):
                 raise ConfigError(
                     "this chat template writes today's date; say which date it shall be with "
-                    "date='YYYY-MM-DD' (--date), so that the same texts give the same tokens"
+                    "date='YYYY-MM-DD' (--date YYYY-MM-DD), so that the same texts give the same "
+                    "tokens"
                 ) from error
             raise SourceError(_explain(error, messages)) from error
         _check_calls(text, messages)

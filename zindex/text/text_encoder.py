@@ -7,19 +7,22 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
+from zindex.io.local import local_path
 from zindex.text import tokenizer_settings
 from zindex.text.tokenizers.base import find_token
 from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokenizer
 from zindex.text.tokenizers.rust_tokenizers import find_tokenizer_file, load_tokenizer_file
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 from zindex.text.tokenizers.wrapped import wrap_tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: A path, an object with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
@@ -62,7 +65,7 @@ class TextEncoder:
             if os.path.exists(tokenizer) and find_library(tokenizer) != "huggingface":
                 tokenizer = open_text_tokenizer(tokenizer)
             else:
-                self.path = find_tokenizer_file(Path(tokenizer))
+                self.path = find_tokenizer_file(local_path(tokenizer, "a tokenizer"))
                 tokenizer = load_tokenizer_file(self.path)
         elif not hasattr(tokenizer, "encode_batch_fast"):  # it takes the same arguments
             tokenizer = wrap_tokenizer(tokenizer) or tokenizer

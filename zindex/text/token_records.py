@@ -52,7 +52,9 @@ class TokenSettings:
                 check_choice(field.name, getattr(self, field.name), get_args(field.type))
         length = self.max_length
         if length is not None and (type(length) is not int or length < 1):
-            raise ConfigError(f"max_length must be a whole number from 1 on, got {length!r}")
+            raise ConfigError(
+                f"max_length (--max-length) must be a whole number from 1 on, got {length!r}"
+            )
         check_choice("token_dtype (--token-dtype)", self.token_dtype, _TOKEN_DTYPES)
 
     @property

@@ -175,12 +175,15 @@ def find(
     """
     steps = make_steps(global_batch_size, num_ranks, micro_batch_size)
     if consumed is not None:
-        check_whole("consumed", consumed, 0)
+        check_whole("consumed (--consumed)", consumed, 0)
     if sum(each is not None for each in (document, source_id, text)) != 1:
-        raise ConfigError("find needs one of a document, a source id (--id) and a text; name one")
+        raise ConfigError(
+            "find needs one of document (--document), source_id (--id) and text (--text); name one"
+        )
     if tokens is not None and document is None:
         raise ConfigError(
-            "tokens are those of a document, got them with a text or an id; leave one out"
+            "tokens (--tokens) are those of a document, got them with a text or an id; leave one "
+            "out"
         )
     order = run if isinstance(run, RunOrder) else RunOrder(run, split)
     if text is not None:
@@ -189,7 +192,7 @@ def find(
         places = _search_id(order, dataset, str(source_id), field, client)
     else:
         if dataset is None:
-            raise ConfigError("a document needs the dataset that it is in, got none; name it")
+            raise ConfigError("a document needs dataset (--dataset), got none; name it")
         number = order.find_dataset(dataset)
         assert document is not None
         start, stop = _check_tokens(order, number, document, tokens)

@@ -140,7 +140,8 @@ def show(
     given = [(name, number) for name, number in asked.items() if number is not None]
     if len(given) != 1:
         raise ConfigError(
-            f"show needs one of document, sample and record, got {len(given)}; name one"
+            "show needs one of document (--document), sample (--sample) and record (--record), "
+            f"got {len(given)}; name one"
         )
     [(name, number)] = given
     text = os.fspath(path)

@@ -21,10 +21,10 @@ class Steps:
     micro_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("global_batch_size", self.global_batch_size, 1)
-        check_whole("num_ranks", self.num_ranks, 1)
+        check_whole("global_batch_size (--global-batch-size)", self.global_batch_size, 1)
+        check_whole("num_ranks (--ranks)", self.num_ranks, 1)
         if self.micro_batch_size is not None:
-            check_whole("micro_batch_size", self.micro_batch_size, 1)
+            check_whole("micro_batch_size (--micro-batch-size)", self.micro_batch_size, 1)
         if self.global_batch_size % self._turn:
             raise ConfigError(
                 "a global batch must be whole micro-batches of all ranks, got "
@@ -51,14 +51,14 @@ class Steps:
         >>> Steps(8, num_ranks=2, micro_batch_size=2).positions_of(1, rank=1)
         array([10, 11, 14, 15])
         """
-        check_whole("step", step, 0)
+        check_whole("step (--step)", step, 0)
         positions = step * self.global_batch_size + np.arange(self.global_batch_size)
         if rank is None:
             return positions
         if not 0 <= rank < self.num_ranks:
             raise ConfigError(
-                f"a rank must be in [0, {self.num_ranks}), got {rank}; give the number of ranks "
-                "(num_ranks, --ranks)"
+                f"a rank must be in [0, {self.num_ranks}), got {rank}; give it "
+                "with num_ranks (--ranks)"
             )
         own: Int64Array = positions[self.ranks_of(positions) == rank]
         return own

@@ -97,7 +97,9 @@ def trace(
     Cost: reads a few rows of each array per sample, for any length of run. Nothing is written.
     """
     if (step is None) == (position is None):
-        raise ConfigError("trace needs a step or positions, one of the two; name one")
+        raise ConfigError(
+            "trace needs step (--step) or position (--position), one of the two; name one"
+        )
     steps = make_steps(global_batch_size, num_ranks, micro_batch_size)
     if steps is None and (step is not None or rank is not None):
         raise ConfigError(

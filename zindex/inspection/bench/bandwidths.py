@@ -18,6 +18,7 @@ from zindex.io import files
 from zindex.io.machine import count_cpus
 from zindex.io.memory_traffic import measure_calls, measure_copies
 from zindex.io.objects import Place
+from zindex.io.system_errors import reason_of
 from zindex.kernels.samples import gather_lengths
 from zindex.store.codecs import checksum
 
@@ -86,16 +87,21 @@ def scratch_place(place: Place) -> Iterator[Place]:
     if isinstance(place, Path):
         missing = [path for path in (place, *place.parents) if not path.exists()]
     try:
-        files.write_once(folder / "probe", [b"\0"])
-    except (OSError, ZindexError) as error:
-        _remove(folder, missing)
-        raise ConfigError(
-            f"{place} must be a place to write indices to, it is not: {error}; name another folder"
-        ) from error
-    try:
+        _write_probe(place, folder)
         yield folder
     finally:
         _remove(folder, missing)
+
+
+def _write_probe(place: Place, folder: Place) -> None:
+    """Write a small file to a scratch folder, to find out whether the place can be written."""
+    try:
+        files.write_once(folder / "probe", [b"\0"])
+    except (OSError, ZindexError) as error:
+        raise ConfigError(
+            f"{place} must be a place to write indices to, it is not: {reason_of(error)}; name "
+            "another folder"
+        ) from error
 
 
 def _remove(folder: Place, missing: list[Path]) -> None:

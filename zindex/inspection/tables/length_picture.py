@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import ConfigError
+from zindex.io.system_errors import reason_of
 from zindex.lazy import need
 from zindex.streaming.lengths.advice import MAX_EPOCHS, RunAdvice
 from zindex.streaming.lengths.draws import SourceDraws
@@ -53,7 +54,7 @@ def draw_lengths(lengths: Lengths, advice: RunAdvice, path: str | os.PathLike[st
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"a picture must be a file to write with a suffix such as .svg or .png, got {path}: "
-            f"{error}"
+            f"{reason_of(error)}"
         ) from error
 
 

@@ -12,6 +12,7 @@ from zindex.forecast.nodes import NodeForecast, describe_stores, forecast_nodes
 from zindex.indexing.packing import Basis, measure_packing, read_packing_sizes
 from zindex.indexing.run_plan import PlannedIndex, RunPlan, plan_run
 from zindex.indexing.store_build import find_index
+from zindex.ingest.length_source import warn_of_duplicates
 from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
 from zindex.inspection.tables.formatting import count_noun, format_nbytes, format_share
@@ -207,6 +208,7 @@ def report_run(config: RunConfig, *, num_packed: int = NUM_PACKED) -> PlanReport
     PlanError
         If samples are requested of a split without tokens.
     """
+    warn_of_duplicates(dataset.path for dataset in config.members)
     plan = plan_run(config)
     statuses = [item.plan.store_plan(config.index).read_status() for item in plan]
     free = free_nbytes(place_of(config.index))

@@ -102,7 +102,9 @@ def edit(
     if at is None and skip is not None and not change.is_new_plan:
         at = int(skip[0])
     if at is None:
-        raise ConfigError("an edit must have a position, got none; give the consumed samples")
+        raise ConfigError(
+            "an edit must have a position, got none; give the consumed samples as at (--at)"
+        )
     if config.packing is not None:
         raise PlanError(
             "a run must not pack documents to be edited, got packing; leave it out, or begin a "

@@ -62,8 +62,8 @@ def epochs_of(
     wanted = num_samples if num_tokens is None else num_tokens
     if (num_samples is None) == (num_tokens is None) or wanted is None or wanted < 1:
         raise ConfigError(
-            "a run must be given by num_samples or by num_tokens, at least 1, got num_samples="
-            f"{num_samples} and num_tokens={num_tokens}; give one of them (--samples or --tokens)"
+            "a run must be given by num_samples (--samples) or by num_tokens (--tokens), at least "
+            f"1, got {num_samples} and {num_tokens}; give one of them"
         )
     check_lengths(lengths, dataset)
     known = {source.name: source for source in lengths}
@@ -168,9 +168,9 @@ def _draw_tokens(dataset: Any, known: Known, num_tokens: int) -> dict[str, float
     for source in known.values():
         if source.unit != "tokens":
             raise ConfigError(
-                f"num_tokens needs lengths in tokens, those of {source.name!r} are in "
-                f"{source.unit or 'nothing, as it is empty'}; give length_of to count_lengths "
-                "(--tokenizer FILE), or num_samples (--samples)"
+                f"num_tokens (--tokens) needs lengths in tokens, those of {source.name!r} are in "
+                f"{source.unit or 'nothing, as it is empty'}; count them with length_of "
+                "(--tokenizer FILE), or give num_samples (--samples)"
             )
 
     def has_tokens(whole: float) -> bool:
@@ -184,8 +184,8 @@ def _draw_tokens(dataset: Any, known: Known, num_tokens: int) -> dict[str, float
         high *= 2
         if high > 1e30:
             raise ConfigError(
-                "num_tokens needs samples that have tokens, all that were counted are empty; give "
-                "num_samples"
+                "num_tokens (--tokens) needs samples that have tokens, all that were counted are "
+                "empty; give num_samples (--samples)"
             )
     low = 0.0
     for _ in range(_HALVINGS):

@@ -178,7 +178,9 @@ def count_lengths(
         If the samples of a source are of several units, or ``length_of`` returns no length.
     """
     if num_samples is not None and num_samples < 1:
-        raise ConfigError(f"num_samples must be at least 1, or None for all, got {num_samples}")
+        raise ConfigError(
+            f"num_samples (--read) must be at least 1, got {num_samples}; leave it out for all"
+        )
     sources = list_sources(dataset)
 
     async def count_all(executor: Executor) -> Lengths:
@@ -264,7 +266,7 @@ async def _send(executor: Executor, source: StreamSource, length_of: LengthOf | 
         raise ConfigError(
             f"dataset {source.name!r} ({describe(source.dataset)}) and length_of must pickle to be "
             f"counted in other threads and processes: {error}; make them pickle, or pass "
-            "num_processes=1"
+            "num_processes=1 (--processes 1)"
         ) from error
     return await executor.hold(bytes, packed, key=f"lengths/{source.name}/source")
 

@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from zindex.errors import ConfigError
+from zindex.io.local import local_path
 from zindex.io.regular_files import open_file
 from zindex.text.tokenizers.text_tokenizer import TextTokenizer
 from zindex.text.tokenizers.wrapped import wrap_tokenizer
@@ -47,7 +48,7 @@ def find_library(path: str | os.PathLike[str]) -> str:
     ConfigError
         If it cannot be inferred.
     """
-    file = Path(path)
+    file = local_path(path, "a tokenizer")
     if file.is_dir():
         for name in ("tokenizer.json", "tokenizer.model", "vocab.txt", "merges.txt"):
             if (file / name).is_file():
@@ -149,7 +150,7 @@ def open_text_tokenizer(
         raise ConfigError(
             f"a tokenizer of the library {library} must have a path, got none; give its file"
         )
-    return make(_find_file(Path(path), library), **options)
+    return make(_find_file(local_path(path, "a tokenizer"), library), **options)
 
 
 def _check_options(make: Callable[..., Any], library: str, options: Mapping[str, Any]) -> None:

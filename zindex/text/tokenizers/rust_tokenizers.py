@@ -8,6 +8,7 @@ from typing import Any
 
 from zindex.errors import ConfigError
 from zindex.io.files import read_text
+from zindex.io.local import local_path
 from zindex.lazy import need
 from zindex.text.tokenizer_settings import SETTINGS_FILES, read_tokenizer_settings
 from zindex.text.tokenizers.text_tokenizer import (
@@ -161,7 +162,7 @@ class HuggingFaceTokenizer(RustTokenizer):
             if text is not None
         }
         including = {"include_special_tokens": True} if include_special_tokens else {}
-        file = find_tokenizer_file(Path(path))
+        file = find_tokenizer_file(local_path(path, "a tokenizer"))
         super().__init__(load_tokenizer_file(file), file, **given, **including)
         self._includes = include_special_tokens
         settings = read_tokenizer_settings(file)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from zindex.errors import ConfigError
+from zindex.io.local import local_path
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.tokenizers.base import MegatronTokenizer, special_token
 
@@ -298,7 +299,7 @@ class TextTokenizer(MegatronTokenizer):
 
 def local_file(path: str | os.PathLike[str], what: str) -> Path:
     """Return the absolute path of a file; ``what`` names it in the error if it is missing."""
-    file = Path(path).absolute()
+    file = local_path(path, what)
     if not file.is_file():
         raise ConfigError(
             f"{what} must be a file, there is none at {file}; nothing is downloaded: save it first"
