@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import sys
 from types import SimpleNamespace
 
@@ -84,18 +85,78 @@ def test_bars_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     with open_progress(True) as progress:
+        assert isinstance(progress, RichProgress)
+        progress.expect(9)
         with progress.step("web train", 7) as advance, progress.step("web valid", 2) as other:
             advance(3)
             other(1)
-            assert isinstance(progress, RichProgress)
-            train, valid = progress.display.tasks
-            assert (train.completed, train.total, valid.completed) == (3, 7, 1)
-        assert all(task.finished for task in progress.display.tasks)
+            (total,) = progress.display.tasks
+            assert (total.completed, total.total) == (4, 9)
+            assert total.description == "web train and 1 more"
+        assert total.finished
     shown = terminal.getvalue()
     assert "web train" in shown
-    assert "7/7" in shown
-    assert "2/2" in shown
+    assert "9/9" in shown
     assert lines.messages == []
+
+
+@pytest.mark.parametrize(("columns", "color"), [(50, True), (50, False), (100, True)])
+def test_a_bar_fits_its_terminal(
+    columns: int, color: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10_000))
+    monkeypatch.setattr(
+        progress_module, "time", SimpleNamespace(monotonic=lambda: float(next(clock)))
+    )
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "" if color else "1")
+    with (
+        open_progress(True) as progress,
+        progress.step("a-corpus-with-a-long-name-" * 4, 1000) as advance,
+    ):
+        for _ in range(20):
+            advance(10)
+        progress.display.refresh()  # type: ignore[attr-defined]
+    text = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    shown = [line.rstrip() for line in re.split("[\r\n]+", text) if line.strip()]
+    assert shown
+    assert max(map(len, shown)) <= columns
+    assert any("200/1000" in line and "left" in line for line in shown)
+    assert ("\x1b[38;5;" in terminal.getvalue()) == color
+
+
+def test_a_total_that_is_not_announced_grows() -> None:
+    updates: list[dict[str, object]] = []
+    display = SimpleNamespace(
+        add_task=lambda *_, **__: 0, update=lambda task, **values: updates.append(values)
+    )
+    progress = RichProgress(display)
+    with progress.step("a", 2) as advance:
+        advance(1)
+    with progress.step("b", 3):
+        pass
+    assert [(each["completed"], each["total"]) for each in updates][-1] == (5, 5)
+    progress.expect(4)
+    assert updates[-1]["total"] == 9
+
+
+def test_a_failed_step_does_not_count_as_done() -> None:
+    updates: list[dict[str, object]] = []
+    display = SimpleNamespace(
+        add_task=lambda *_, **__: 0, update=lambda task, **values: updates.append(values)
+    )
+
+    def fail() -> None:
+        with RichProgress(display).step("a", 2) as advance:
+            advance(1)
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="28"):
+        fail()
+    assert updates[-1]["completed"] == 1
 
 
 def test_log_where_rich_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

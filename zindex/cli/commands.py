@@ -43,6 +43,8 @@ _REFUSALS = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT),
 }
+# Shorter times of kernels are not named.
+_NOTICED_SECONDS = 0.5
 # Commands that resume from what they had finished.
 _RESUMED = {
     *("build", "convert", "export", "import", "merge", "prepare", "repair", "tokenize"),
@@ -117,13 +119,25 @@ class _EchoHandler(logging.Handler):
 def main(verbose: bool) -> None:
     """Zarr corpora, Dask-built indices and torch datasets for LLM pre-training."""
     _show_logs(verbose)
+    context = click.get_current_context()
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+    context.call_on_close(_name_kernels)
     if threading.current_thread() is not threading.main_thread():
         return
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     for number, handler in usual.items():
         if signal.getsignal(number) is handler and not (verbose and number == signal.SIGINT):
             signal.signal(number, _interrupt)
-            click.get_current_context().call_on_close(partial(signal.signal, number, handler))
+            context.call_on_close(partial(signal.signal, number, handler))
+
+
+def _name_kernels() -> None:
+    """Log how long kernels took to compile and to load, if a user noticed."""
+    if kernels := sys.modules.get("zindex.kernels._jit"):
+        times = kernels.times
+        if times.seconds_compiling + times.seconds_loading > _NOTICED_SECONDS:
+            logging.getLogger("zindex").info(times.describe())
 
 
 def _show_logs(verbose: bool) -> None:

@@ -229,6 +229,8 @@ class Run:
             assert self.plan is not None
             missing = self._missing(self.plan)
             await _keep_wanted(ahead, missing.values())
+            to_come = (item for root, item in missing.items() if root not in early)
+            self.progress.expect(sum(self._store_plan(item).num_shards for item in to_come))
             small = {root: item for root, item in missing.items() if _is_small(item)}
             if len(small) < MIN_SMALL:
                 small = {}

@@ -9,8 +9,10 @@ until a kernel that uses them is compiled.
 import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import update_wrapper
 from importlib import import_module
 from types import CodeType
@@ -34,6 +36,54 @@ def _hold_locks() -> None:
 
 
 os.register_at_fork(before=_hold_locks, after_in_parent=_held.close, after_in_child=_held.close)
+
+
+@dataclass(slots=True)
+class KernelTimes:
+    """Kernels that this process compiled, and loaded from the cache, with seconds of each."""
+
+    num_compiled: int = 0
+    num_loaded: int = 0
+    seconds_compiling: float = 0.0
+    #: Includes the import of numba.
+    seconds_loading: float = 0.0
+
+    def describe(self) -> str:
+        """Return a line.
+
+        Examples
+        --------
+        >>> KernelTimes(2, 5, 8.1, 0.4).describe()
+        'kernels: 2 compiled in 8.1 s, 5 loaded in 0.4 s'
+        """
+        return (
+            f"kernels: {self.num_compiled} compiled in {self.seconds_compiling:.1f} s, "
+            f"{self.num_loaded} loaded in {self.seconds_loading:.1f} s"
+        )
+
+
+times = KernelTimes()
+_depth = 0
+
+
+@contextmanager
+def _timed(dispatcher: Any) -> Iterator[None]:
+    """Add the time of the block to `times`; kernels that others call are part of these."""
+    global _depth
+    start, before = time.perf_counter(), sum(dispatcher.stats.cache_misses.values())
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        seconds = time.perf_counter() - start if _depth == 0 else 0.0
+        if sum(dispatcher.stats.cache_misses.values()) > before:
+            times.num_compiled += 1
+            times.seconds_compiling += seconds
+        else:
+            times.num_loaded += 1
+            times.seconds_loading += seconds
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,11 +147,13 @@ def _replace_names(names: dict[str, Any], codes: list[CodeType]) -> None:
 
 def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
     """Return numba's dispatcher of a function, with the cache of compiled kernels."""
+    start = time.perf_counter()
     from numba import njit
     from numba.core.compiler_lock import global_compiler_lock
 
     from zindex.kernels._cache import KernelCache, release_all
 
+    times.seconds_loading += time.perf_counter() - start
     dispatcher: Any = njit(nogil=True, **options)(function)
     if function.__module__.startswith(f"{__package__}."):
         dispatcher._cache = KernelCache(function)
@@ -115,7 +167,7 @@ def _make_dispatcher(function: Any, options: dict[str, Any]) -> Any:
         Numba's own lock does not cover the work before and after a compilation, where two threads
         that called their first kernels raced on a dictionary of its types.
         """
-        with _lock, global_compiler_lock:
+        with _lock, global_compiler_lock, _timed(dispatcher):
             try:
                 return compile_for_args(*args, **kwargs)
             finally:

@@ -77,7 +77,7 @@ def check_script(words: Sequence[str], kind: Kind | None = None) -> None:
         )
     if script is not None and not os.path.exists(script):
         logger.warning(
-            "there is no script %s here; the model's kind is taken from its name unless it is given",
+            "there is no script %s here; unless kind (--kind) is given, it is taken from the name",
             script,
         )
 

@@ -4,10 +4,12 @@ import pytest
 
 from zindex.inspection.tables.formatting import (
     align_columns,
+    fit_columns,
     format_count,
     format_epochs,
     format_nbytes,
     format_share,
+    terminal_width,
 )
 
 
@@ -82,3 +84,16 @@ def test_columns_are_aligned() -> None:
         "  a                1",
         "  longer  10,000,000  x",
     ]
+
+
+def test_rows_become_paragraphs_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("split", "documents", "tokens", "note"), ("train", "1,000", "2,000,000", "")]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert fit_columns(rows, ("split",)) == align_columns(rows, ("split",))
+    monkeypatch.setenv("COLUMNS", "26")
+    assert terminal_width(80) == 26
+    assert fit_columns(rows, ("split",)) == [
+        "  split",
+        "  train: documents 1,000,\n    tokens 2,000,000",
+    ]
+    assert fit_columns([("a", "b"), ("1", "2")]) == ["  a  b", "  1  2"]

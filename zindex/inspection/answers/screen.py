@@ -1,25 +1,31 @@
-"""Format output for a terminal of 80 columns."""
+"""Format output for a terminal of 80 columns, or of fewer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zindex.inspection.tables.formatting import align_columns
+from zindex.inspection.tables.formatting import align_columns, terminal_width
 
-#: Columns of the terminal.
+#: Most columns of the output.
 WIDTH = 80
 _NAMES = ("seed", "format_version")
 # Maximum number of list values in terminal output; JSON output has all of them.
 _MAX_ITEMS = 8
 
 
-def fit(text: str, width: int = WIDTH) -> str:
-    """Shorten a text to ``width`` columns by eliding its middle.
+def screen_width() -> int:
+    """Return the columns of the terminal, at most `WIDTH`."""
+    return min(WIDTH, terminal_width(WIDTH))
+
+
+def fit(text: str, width: int | None = None) -> str:
+    """Shorten a text to ``width`` columns, by default those of the screen, in its middle.
 
     Examples
     --------
     >>> fit("abcdefghij", 7)
     'abc…hij'
     """
+    width = screen_width() if width is None else width
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -43,7 +49,7 @@ def escape(text: str, allowed: str = "") -> str:
 
 
 def fit_lines(lines: Sequence[str]) -> list[str]:
-    """Shorten each line to at most `WIDTH` columns."""
+    """Shorten each line to the screen."""
     return [fit(line) for line in lines]
 
 
@@ -100,7 +106,7 @@ def fit_table(
     if not rows:
         return []
     cells = [tuple(rows[0]), *(tuple(row.values()) for row in rows)]
-    excess = max(map(len, align_columns(cells, text_columns))) - WIDTH
+    excess = max(map(len, align_columns(cells, text_columns))) - screen_width()
     column = cells[0].index(wide)
     room = max(len(wide), 8, max(len(row[column]) for row in cells) - max(excess, 0))
     fitted = [(*row[:column], fit(row[column], room), *row[column + 1 :]) for row in cells]

@@ -15,7 +15,7 @@ from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import is_store, open_source
 from zindex.inspection.answers.documents import Decoder, Documents, as_decoder, source_text
 from zindex.inspection.answers.run_order import RunOrder
-from zindex.inspection.answers.screen import WIDTH, escape, fit
+from zindex.inspection.answers.screen import escape, fit, screen_width
 from zindex.maintenance.edits.order_sources import OrderSource, StreamSource
 from zindex.maintenance.edits.packed_source import PackedSource
 from zindex.plan.index_plan import IndexPlan
@@ -256,7 +256,7 @@ def _show_field(name: str, value: Any, mask: AnyArray | None, decode: Decoder | 
 def _wrap(pieces: Sequence[tuple[str, Flag]], style: Style) -> list[str]:
     """Wrap texts to the width of the terminal, also at newlines."""
     lines: list[str] = []
-    line, column, room = "", 0, WIDTH - 2
+    line, column, room = "", 0, screen_width() - 2
     for text, flag in pieces:
         for number, row in enumerate(escape(text, "\n").split("\n")):
             if number:

@@ -2,7 +2,7 @@
 
 from zindex.inspection.bench.bench import BenchResult, name_bound
 from zindex.inspection.tables.formatting import (
-    align_columns,
+    fit_columns,
     format_count,
     format_nbytes,
     table_lines,
@@ -92,7 +92,7 @@ def _forecast_lines(result: BenchResult) -> list[str]:
         rows.append(row)
     return [
         f"forecast for {format_count(int(result.job.num_tokens))} tokens on nodes like this one:",
-        *align_columns([headers, *rows], text_columns=("bound by",)),
+        *fit_columns([headers, *rows], text_columns=("bound by",)),
     ]
 
 

@@ -1,5 +1,7 @@
 """Format numbers and tables for the terminal."""
 
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 
 _GAP = "  "
@@ -82,7 +84,37 @@ def table_lines(
     """
     columns = [[header, *(row[header] for row in rows)] for header in (rows[0] if rows else ())]
     shown = [column for column in columns if any(column[1:])]
-    return align_columns(list(zip(*shown, strict=True)), text_columns)
+    return fit_columns(list(zip(*shown, strict=True)), text_columns)
+
+
+def terminal_width(default: int) -> int:
+    """Return the columns of the terminal, or of COLUMNS; the default if output is redirected."""
+    return max(20, shutil.get_terminal_size((default, 0)).columns)
+
+
+def fit_columns(rows: Sequence[Sequence[str]], text_columns: Sequence[str] = ()) -> list[str]:
+    """Format rows as `align_columns` does or, on a narrower terminal, each row as a paragraph.
+
+    Either way there is one text for the headers and for each row.
+    """
+    lines = align_columns(rows, text_columns)
+    width = terminal_width(1_000_000)
+    if max(map(len, lines), default=0) <= width:
+        return lines
+    headers, *cells = rows
+    paragraphs = [f"{_GAP}{headers[0]}"]
+    for first, *others in cells:
+        facts = [f"{name} {cell}" for name, cell in zip(headers[1:], others, strict=True) if cell]
+        paragraphs.append(
+            textwrap.fill(
+                f"{first}: {', '.join(facts)}",
+                width,
+                initial_indent=_GAP,
+                subsequent_indent=2 * _GAP,
+                break_on_hyphens=False,
+            )
+        )
+    return paragraphs
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: Sequence[str] = ()) -> list[str]:
