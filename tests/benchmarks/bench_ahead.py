@@ -19,7 +19,7 @@ from unittest import mock
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, make_corpus
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 AFTER, AHEAD = "permutation after opening", "permutation ahead"
 

@@ -20,7 +20,7 @@ import numpy as np
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
 from zindex.indexing.ensure import build_store
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 RIVAL, RIVAL_EXHAUSTIVE = "megatron-core helper", "megatron-core helper, exhaustive"
 CONTENDERS: dict[str, dict[str, str] | None] = {

@@ -24,7 +24,7 @@ import numpy as np
 from tests.benchmarks.contenders import ARRAYS, SEED, make_dataset
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, folder_nbytes, make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 from zindex.kernels import numpy_budget
 
 SEQUENCE_LENGTH = 4096

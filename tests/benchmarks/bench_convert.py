@@ -22,7 +22,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, folder_nbytes, make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 from zindex.schema import TOKENS
 from zindex.store.layout import ArrayLayout, ChunkGrid
 

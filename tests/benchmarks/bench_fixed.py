@@ -52,7 +52,7 @@ from tests.benchmarks.turns import (
     make_parser,
     take_turns,
 )
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 MODULE = "tests.benchmarks.bench_fixed"
 MEGATRON, MEGATRON_BUILT = "megatron-core", "megatron-core, all built"

@@ -19,7 +19,7 @@ from typing import Any
 from tests.benchmarks.bench_build import make_corpus
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 WAIT, FOLLOW = "wait for the build", "follow the build"
 MISSING = {"all": "nothing is built", "blend": "only the blend is missing"}

@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 from zindex.kernels import numpy_budget
 from zindex.kernels.bijection import KEY_DTYPE, NUM_ROUNDS, permute_range
 from zindex.kernels.legacy_shuffle import BLOCK, draw_targets, legacy_shuffle

@@ -23,7 +23,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 DTYPES = {"sequence": "int32", "loss_mask": "bool", "position_ids": "int32"}
 OUTPUTS = {

@@ -28,7 +28,7 @@ import numpy as np
 from tests.benchmarks.contenders import make_dataset, make_tokenizer
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 from zindex.kernels.warm import warm
 
 MODULE = "tests.benchmarks.bench_load"

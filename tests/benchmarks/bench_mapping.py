@@ -21,7 +21,7 @@ import numpy as np
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_part, take_turns
 from zindex.indexing.ensure import build_store
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 TARGET = 509
 THEIRS, OURS = "megatron-core helper", "zindex, helper"

@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_part, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 THEIRS, OURS = "megatron-core", "zindex"
 ITEMS, BATCHES, LOADER = "items", "batches of 32", "DataLoader"

@@ -22,7 +22,7 @@ from tests.benchmarks.bench_build import SEQUENCE_LENGTH, build_megatron
 from tests.benchmarks.bench_trillions import MEAN_LENGTH, list_prefixes, make_corpora
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 RIVAL = "megatron-core, one dataset"
 #: Contender -> datasets, and settings of a run; None for the rival.

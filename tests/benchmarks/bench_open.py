@@ -22,7 +22,7 @@ import numpy as np
 from tests.benchmarks.contenders import ARRAYS, SEED, build_blend, import_all, make_tokenizer
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, Figures, digest, make_parser, run_once, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 SEQUENCE_LENGTH = 64
 #: A blend of one dataset is opened so often, for a median.

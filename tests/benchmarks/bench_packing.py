@@ -25,7 +25,7 @@ import numpy as np
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, clock, make_parser, take_turns
 from zindex.indexing.ensure import build_store
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 from zindex.kernels import packing as kernels
 from zindex.kernels.packing import SPLIT, FitRules, pack_documents
 

@@ -33,7 +33,7 @@ from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
 from tests.cloud.servers import free_port, wait_for_port
 from tests.conftest import FakeTokenizer
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 BATCH, MEAN_LENGTH, VOCAB = 32, 800, 50_000
 CONTENDERS = {"zindex, raw": "none", "zindex, zstd": "zstd"}

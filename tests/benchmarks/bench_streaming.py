@@ -24,7 +24,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, TOGETHER, make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 NUM_FILES, LEAST_SECONDS = 8, 2.0
 IMAGE_NBYTES, CAPTION_WORDS = 3000, 12

@@ -21,7 +21,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, clock, digest, make_parser, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 _NUM_WORDS, _MEAN_WORDS, _PIECES = 50_000, 300, 8000
 _TRAINED, _LETTERS = 2000, "eeeettttaaaooiinnsshhrrddlluucmfwygpbvk"

@@ -31,7 +31,7 @@ import numpy as np
 from tests.benchmarks.bench_build import SEQUENCE_LENGTH, build_megatron
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import Figures, folder_nbytes, make_parser, run_once
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 from zindex.kernels import numpy_budget
 
 MEAN_LENGTH = 5000

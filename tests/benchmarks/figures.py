@@ -124,60 +124,59 @@ def _goals(table: Table) -> dict[str, float]:
 
 
 def draw_trillions(axes: Axes, data: dict[str, Any]) -> None:
-    """Draw a stack of stages for each build, in groups by size."""
+    """Draw a bar of stages for each build, in groups by size; each stage is named where it is long.
+
+    Goals are far beyond the bars, so they are words of the headings.
+    """
     largest: Counter[str] = Counter()
-    for size in data["sizes"]:
-        for bar in size["bars"].values():
-            largest.update({name: share * bar["seconds"] for name, share in bar["shares"].items()})
-    stages = [name for name, _ in largest.most_common(len(OURS))]
-    colours = dict(zip(stages, OURS, strict=False))
+    widest: dict[str, tuple[float, tuple[float, str]]] = {}
+    bars = {
+        (size["tokens"], name): bar for size in data["sizes"] for name, bar in size["bars"].items()
+    }
+    for key, bar in bars.items():
+        for stage, share in bar["shares"].items():
+            largest[stage] += share * bar["seconds"]
+            widest[stage] = max(widest.get(stage, (0.0, key)), (share * bar["seconds"], key))
+    colours = dict(zip((name for name, _ in largest.most_common(len(OURS))), OURS, strict=False))
+    longest = max(bars, key=lambda key: float(bars[key]["seconds"]))
     place, ticks, labels = 0.0, [], []
     for size in data["sizes"]:
-        first = place
+        goals = ", ".join(f"{word} {seconds:g} s" for word, seconds in size["goals"].items())
+        heading = f"{size['tokens'] / 1e12:g} trillion tokens" + f" ({goals})" * bool(goals)
+        axes.annotate(heading, (0, place - 0.1), weight="bold", va="center")
         for name, bar in size["bars"].items():
-            _draw_stack(axes, place, bar, colours)
-            ticks.append(place)
-            labels.append(name.removeprefix("zindex, ").removesuffix(" order").replace(", ", ",\n"))
             place += 1
-        middle = (first + place - 1) / 2
-        axes.annotate(
-            f"{size['tokens'] / 1e12:g} trillion tokens",
-            (middle, 0),
-            (0, -40),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="center",
-        )
-        for word, seconds in size["goals"].items():
-            axes.plot([first - 0.5, place - 0.4], [seconds, seconds], color=INK, ls="--")
-            axes.annotate(f" {word}: {seconds:g} s", (place - 0.4, seconds), va="center")
-        place += 0.6 + 0.8 * bool(size["goals"])
-    axes.set_xticks(ticks, labels)
-    axes.tick_params(axis="x", length=0, labelsize=8)
-    axes.grid(visible=False, axis="x")
-    axes.set(ylabel="seconds", xlim=(-0.7, place - 0.9))
-    add_legend(axes, 3)
+            key = (size["tokens"], name)
+            named = {stage for stage in colours if widest[stage][1] == key}
+            _draw_bar(axes, place, bar, colours, named | {REST, LIMIT} if key == longest else named)
+            ticks.append(place)
+            labels.append(name.removeprefix("zindex, ").removesuffix(" order"))
+        place += 1.2
+    axes.set_yticks(ticks, labels)
+    axes.tick_params(axis="y", length=0, labelsize=8)
+    axes.grid(visible=False, axis="y")
+    most = 1.15 * bars[longest]["seconds"]
+    axes.set(xlabel="seconds", xlim=(0, most), ylim=(place - 0.3, -0.6))
 
 
-def _draw_stack(axes: Axes, place: float, bar: dict[str, Any], colours: dict[str, str]) -> None:
-    """Draw one build: its stages, what the disk alone needs, and its seconds above."""
-    bottom = 0.0
+def _draw_bar(
+    axes: Axes, place: float, bar: dict[str, Any], colours: dict[str, str], named: set[str]
+) -> None:
+    """Draw one build: its stages, what the disk alone needs, and its seconds at the end."""
+    left, above, below = 0.0, place - 0.31, place + 0.36
     rest = 1 - sum(bar["shares"].get(stage, 0.0) for stage in colours)
     for stage, colour in [*colours.items(), (REST, INK)]:
-        height = bar["seconds"] * (rest if stage == REST else bar["shares"].get(stage, 0.0))
-        if height > 1e-9 * bar["seconds"]:
-            axes.bar(place, height, 0.8, bottom, color=colour, label=stage)
-            bottom += height
+        width = bar["seconds"] * (rest if stage == REST else bar["shares"].get(stage, 0.0))
+        if width > 1e-9 * bar["seconds"]:
+            axes.barh(place, width, 0.5, left=left, color=colour)
+            if stage in named:
+                axes.annotate(stage, (left, above), color=colour, fontsize=8, va="bottom")
+            left += width
     if bar["limit"]:
-        ends = [place - 0.45, place + 0.45]
-        axes.plot(ends, [bar["limit"]] * 2, color=RIVALS[0], label=LIMIT)
-    axes.annotate(
-        short_number(bar["seconds"]),
-        (place, bar["seconds"]),
-        (0, 3),
-        ha="center",
-        textcoords="offset points",
-    )
+        axes.plot([bar["limit"]] * 2, [place - 0.3, place + 0.3], color=RIVALS[0])
+        if LIMIT in named:
+            axes.annotate(LIMIT, (bar["limit"], below), color=RIVALS[0], fontsize=8, va="top")
+    axes.annotate(f" {short_number(bar['seconds'])}", (bar["seconds"], place), va="center")
 
 
 def memory_data(records: Records) -> dict[str, Any]:

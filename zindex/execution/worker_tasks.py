@@ -7,6 +7,8 @@ import ctypes
 import os
 import pickle
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import Any
 from zindex.errors import ZindexError
 from zindex.execution.timeline import Span, Timeline, measure
 
+_WATCH_SECONDS = 1.0
 # From Linux, <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 # Shared values that a process caches: a build has one or two at a time.
@@ -118,7 +121,7 @@ def named(key: str) -> Iterator[None]:
 
 
 def die_with(parent: int, tasks: tuple[Callable[..., Any], ...] = ()) -> None:
-    """Ask the system to kill this process as soon as its parent exits.
+    """Let this process end as soon as its parent exits.
 
     Parameters
     ----------
@@ -127,9 +130,20 @@ def die_with(parent: int, tasks: tuple[Callable[..., Any], ...] = ()) -> None:
     tasks
         Functions that will run here: unpickling them imports their modules.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    """End this process once its parent has: where the system does not do that, as on macOS."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(1)
 
 
 def wake() -> None:

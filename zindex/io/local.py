@@ -30,6 +30,7 @@ from zindex.errors import (
 from zindex.io import create_only
 from zindex.io.create_only import CLAIM, NEW_FILE, exchange, open_descriptor, partial_path
 from zindex.io.regular_files import open_file, open_regular
+from zindex.io.system_calls import DIRECT, drop_cached, read_vector
 from zindex.io.system_errors import reading, writing
 
 _MAX_BUFFERS = 512
@@ -112,7 +113,7 @@ def write_once(
                 os.fsync(descriptor)
                 if not cached:
                     with contextlib.suppress(OSError):
-                        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                        drop_cached(descriptor)
                 status = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
@@ -175,7 +176,7 @@ def _write_all(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview
 
 def _write_direct(descriptor: int, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
     """Write all buffers, bypassing the page cache as far as the file system supports it."""
-    flags, direct = fcntl.fcntl(descriptor, fcntl.F_GETFL), os.O_DIRECT
+    flags, direct = fcntl.fcntl(descriptor, fcntl.F_GETFL), DIRECT
     # Direct writes need aligned memory, such as an anonymous mapping.
     block, filled = memoryview(mmap.mmap(-1, _DIRECT_NBYTES)), 0
     for buffer in buffers:
@@ -272,12 +273,12 @@ def free_nbytes(path: Path) -> int:
 def read_into(descriptor: int, array: AnyArray, offset: int) -> int:
     """Fill a contiguous array from a byte offset; return the number of bytes read."""
     # Usually a single system call; one call reads at most 2 GiB.
-    done = os.preadv(descriptor, [array.data], offset) if array.size else 0
+    done = read_vector(descriptor, [array.data], offset) if array.size else 0
     if done in (0, array.nbytes):
         return done
     view = array.view(np.uint8).data
     while done < len(view):
-        count = os.preadv(descriptor, [view[done:]], offset + done)
+        count = read_vector(descriptor, [view[done:]], offset + done)
         if count == 0:
             break
         done += count

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from zindex.io.system_calls import own_cpus
+
 # Location of control groups; injected by tests.
 CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -19,7 +21,7 @@ def count_cpus(cpus: set[int] | None = None) -> int:
         Their numbers, by default the CPU affinity of this process. A quota of its control groups,
         for example of a container, and the request of its pod allow fewer.
     """
-    number = len(os.sched_getaffinity(0) if cpus is None else cpus)
+    number = len(own_cpus() if cpus is None else cpus)
     quotas = [number, *_read_quotas(), *_read_variable("ZINDEX_CPUS")]
     return max(1, math.floor(min(quotas)))
 

@@ -9,6 +9,7 @@ import numpy as np
 from zindex.arrays import UInt32Array
 from zindex.errors import VerificationError
 from zindex.formats.bin_reader import check_unchanged
+from zindex.io import system_calls
 from zindex.io.local import read_into
 from zindex.store.codecs import CRC_NBYTES, most_nbytes
 from zindex.store.receipts import check_receipt
@@ -228,12 +229,12 @@ class OpenFile:
             most, nbytes = 2 * nbytes + _SLACK_NBYTES, end + last_nbytes - start
             if not 0 < nbytes <= most:
                 return  # chunks are in a different order
-        os.posix_fadvise(self.number, start, nbytes, os.POSIX_FADV_WILLNEED)
+        system_calls.read_ahead(self.number, start, nbytes)
 
     def read(self, buffers: list[memoryview], offset: int) -> None:
         """Fill buffers from an offset; a shorter file is an error."""
         wanted = sum(map(len, buffers))
-        first = got = os.preadv(self.number, buffers, offset)
+        first = got = system_calls.read_vector(self.number, buffers, offset)
         if got < wanted:  # the end of the file, or more than one call can read
             end = offset
             for buffer in buffers:

@@ -81,8 +81,8 @@ class LocalReader(FileReader):
                 try:
                     if os.preadv(file.number, buffers, offset) == count * self._row_nbytes:
                         return rows
-                except OSError:
-                    pass  # the slow path reports the error
+                except (OSError, AttributeError):
+                    pass  # the slow path reports the error, and needs no preadv
         return super().read(start, stop, out)
 
     read_round = staticmethod(_read_round)

@@ -7,14 +7,12 @@ it. A rendering within its limits costs about a microsecond.
 """
 
 import ctypes
-import mmap
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar
 
 from jinja2.compiler import CodeGenerator, Frame
@@ -24,6 +22,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from zindex.errors import ConfigError
+from zindex.io.system_calls import memory_nbytes
 
 T = TypeVar("T")
 #: Maximum seconds of a rendering, and bytes by which it may grow the process.
@@ -258,7 +257,7 @@ class _Watch:
 
     def _inspect(self, thread: int, item: _Rendering, now: float) -> None:
         """Stop a rendering that exceeds its limits."""
-        nbytes = int(Path("/proc/self/statm").read_bytes().split()[1]) * mmap.PAGESIZE
+        nbytes = memory_nbytes()
         item.nbytes = nbytes if item.nbytes < 0 else item.nbytes
         if now - item.start > MAX_SECONDS:
             item.reason = f"{MAX_SECONDS:g} s"

@@ -5,7 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from zindex.inspection.bench.machine import describe_machine, list_versions, peak_nbytes
+from zindex.inspection.bench.machine import describe_machine, list_versions
+from zindex.io.system_calls import peak_nbytes
 
 
 def test_machine_is_described(tmp_path: Path) -> None:

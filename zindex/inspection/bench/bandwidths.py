@@ -18,6 +18,7 @@ from zindex.io import files
 from zindex.io.machine import count_cpus
 from zindex.io.memory_traffic import measure_calls, measure_copies
 from zindex.io.objects import Place
+from zindex.io.system_calls import drop_cached
 from zindex.io.system_errors import reason_of
 from zindex.kernels.samples import gather_lengths
 from zindex.store.codecs import checksum
@@ -189,7 +190,9 @@ def _drop_cached(paths: list[Place]) -> bool | None:
         if not isinstance(path, Path):
             return False
         with open(path, "rb") as stream:
-            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            drop_cached(stream.fileno())
+            if not hasattr(os, "RWF_NOWAIT"):
+                return None
             try:
                 # Reads from the page cache only.
                 os.preadv(stream.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT)

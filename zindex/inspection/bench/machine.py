@@ -48,14 +48,16 @@ def list_versions() -> dict[str, str]:
     return versions
 
 
-def peak_nbytes() -> int:
-    """Return the peak memory of this process; getrusage would include its parent's."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+def _read_lines(path: str) -> list[str]:
+    """Return the lines of a file of the kernel; none on systems without it."""
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in _read_lines("/proc/cpuinfo"):
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.machine()
@@ -64,7 +66,7 @@ def _processor() -> str:
 def _file_system(folder: Path) -> str:
     """Return the file system type of a folder, from the longest matching mount."""
     best = ("", "unknown")
-    for line in Path("/proc/self/mounts").read_text().splitlines():
+    for line in _read_lines("/proc/self/mounts"):
         _, mount, kind, *_ = line.split()
         mount = mount.replace("\\040", " ")
         if folder.is_relative_to(mount):

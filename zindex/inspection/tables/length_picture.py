@@ -42,7 +42,7 @@ def draw_lengths(lengths: Lengths, advice: RunAdvice, path: str | os.PathLike[st
     sources = sorted(lengths, key=lambda source: -source.num_tokens)[:_MAX_SHOWN]
     colors = {source.name: matplotlib.colormaps["tab10"](i) for i, source in enumerate(sources)}
     panels = 1 + bool(advice.draws) + bool(advice.sequence_lengths)
-    figure = Figure(figsize=(5.2 * panels, 4.4), layout="constrained")
+    figure = Figure(figsize=(5.6 * panels, 4.4), layout="constrained")
     axes = list(np.atleast_1d(figure.subplots(1, panels)))
     _draw_histograms(axes.pop(0), sources, colors, len(lengths))
     if advice.draws:
@@ -115,21 +115,45 @@ def _draw_epochs(axis: Any, draws: Sequence[SourceDraws], colors: dict[str, Any]
 
 
 def _draw_sequence_lengths(axis: Any, advice: RunAdvice) -> None:
-    """Plot padding and truncation by sequence length."""
+    """Plot padding and truncation by sequence length: lines, or bars of a single one."""
     rows = advice.sequence_lengths
     lengths = [row.sequence_length for row in rows]
-    for label, color, style, values in (
+    kinds = (
         ("padding", "tab:purple", "o-", [row.padding for row in rows]),
         ("cut off", "tab:red", "s-", [row.truncated for row in rows]),
         ("padding if packed", "tab:purple", "o--", [row.packed_padding for row in rows]),
         ("samples split if packed", "tab:red", "s--", [row.split for row in rows]),
-    ):
-        percents = [100 * value for value in values]
-        axis.plot(lengths, percents, style, color=color, label=label, ms=4)
+    )
+    if len(rows) == 1:
+        names = [name for name, *_ in kinds]
+        percents = [100 * values[0] for *_, values in kinds]
+        bars = axis.barh(names, percents, color=[color for _, color, *_ in kinds], height=0.6)
+        axis.bar_label(bars, [f" {percent:.3g}%" for percent in percents], fontsize=8)
+        axis.set(xlabel="percent", xlim=(0, max(1.0, 1.2 * max(percents))))
+        axis.invert_yaxis()
+        _finish(axis, f"Sequences of {lengths[0]:,} tokens")
+        return
+    ends = []
+    for name, color, style, values in kinds:
+        axis.plot(lengths, [100 * value for value in values], style, color=color, ms=4)
+        ends.append((100 * values[-1], name, color))
+    # Names at the ends of the lines, apart from one another.
+    place = -100.0
+    for end, name, color in sorted(ends):
+        place = max(end, place + 6)
+        axis.annotate(
+            name,
+            (lengths[-1], end),
+            (8, (place - end) * 2.6),
+            textcoords="offset points",
+            color=color,
+            fontsize=8,
+            va="center",
+        )
     axis.set(xlabel="sequence length", ylabel="percent", ylim=(-2, 102))
     axis.set_xscale("log", base=2)
+    axis.set_xlim(lengths[0] / 1.1, lengths[-1] * (lengths[-1] / lengths[0]) ** 0.5)
     axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    axis.legend(frameon=False, fontsize=8)
     _finish(axis, "Choice of a sequence length")
 
 
