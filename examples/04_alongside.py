@@ -78,31 +78,55 @@ def launch(arguments: argparse.Namespace) -> list[int]:
 
 
 def draw(timeline: Path, picture: Path) -> None:
-    """Draw the spans of a timeline: a row per thread, a colour per stage."""
+    """Draw the spans of a timeline: a row for rank 0 and each thread of a worker, named stages."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     events = json.loads(timeline.read_text())["traceEvents"]
-    spans = [event for event in events if event["ph"] == "X"]
-    threads = sorted({(event["pid"], event["tid"]) for event in spans})
+    spans = sorted((each for each in events if each["ph"] == "X"), key=lambda each: each["ts"])
     (job,) = {event["pid"] for event in spans if event["name"] == "make-model"}
-    for event in spans:  # the job's own steps by name, tasks by kind
-        event["stage"] = event["name" if event["pid"] == job else "cat"]
-    stages = list(dict.fromkeys(event["stage"] for event in spans))
-    colours = dict(zip(stages, plt.get_cmap("tab20").colors * 2, strict=False))
-    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.35 * len(threads)), layout="constrained")
+    rows = name_rows(spans, job)
+    figure, axes = plt.subplots(figsize=(11, 1.2 + 0.7 * len(rows)), layout="constrained")
+    end = max(event["ts"] + event["dur"] for event in spans) / 1e6
+    colours: dict[str, Any] = {}
+    free = dict.fromkeys(rows.values(), 0.0)  # where the next name of each row fits
+    places = {name: place for place, name in enumerate(free)}
     for event in spans:
-        row = threads.index((event["pid"], event["tid"]))
-        start, length = event["ts"] / 1e6, max(event["dur"] / 1e6, 0.005)
-        axes.barh(row, length, left=start, color=colours[event["stage"]], height=0.8)
-    names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
-    axes.set_yticks(range(len(threads)), [names[pid] for pid, _ in threads], fontsize=7)
-    axes.set_xlabel("seconds since the build began")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[stage]) for stage in stages]
-    axes.legend(handles, stages, ncols=6, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1))
+        # The job's own steps by name, tasks by kind.
+        stage = event["name" if event["pid"] == job else "cat"]
+        colour = colours.setdefault(stage, plt.get_cmap("tab10")(len(colours) % 10))
+        row, start = rows[event["pid"], event["tid"]], event["ts"] / 1e6
+        length = max(event["dur"] / 1e6, end / 500)
+        axes.barh(places[row], length, left=start, color=colour, height=0.4)
+        room = end * (len(stage) + 2) / 180
+        if length >= room:
+            middle = start + length / 2, places[row]
+            axes.annotate(stage, middle, fontsize=7, color="white", ha="center", va="center")
+        elif start >= free[row]:
+            axes.annotate(stage, (start, places[row] - 0.25), fontsize=7, color=colour, va="bottom")
+            free[row] = start + room
+    axes.set_yticks(range(len(free)), list(free), fontsize=8)
+    axes.set(xlabel="seconds since the build began", xlim=(0, 1.05 * end))
+    axes.set_ylim(len(free) - 0.5, -0.7)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(picture, dpi=150)
+
+
+def name_rows(spans: list[dict[str, Any]], job: int) -> dict[tuple[int, int], str]:
+    """Return the row of each thread: threads of rank 0 share one, except for those that build."""
+    training = {event["tid"] for event in spans if event["name"] == "make-model"}
+    rows, threads = dict[tuple[int, int], str](), dict[int, list[int]]()
+    for pid, tid in sorted({(event["pid"], event["tid"]) for event in spans}):
+        if pid == job:
+            rows[pid, tid] = "rank 0" if tid in training else "rank 0, its build"
+            continue
+        own = threads.setdefault(pid, [])
+        own.append(tid)
+        rows[pid, tid] = f"worker {len(threads)}" + f", thread {len(own)}" * (len(own) > 1)
+    order = sorted(rows.items(), key=lambda pair: pair[1])
+    return dict(order)
 
 
 def report(timeline: Path) -> dict[str, Any]:
