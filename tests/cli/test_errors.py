@@ -6,7 +6,6 @@ import pytest
 
 from tests.cli.commands import fail, invoke, succeed
 from tests.conftest import WriteCorpus
-from zindex.cli import main
 
 
 @pytest.fixture
@@ -137,15 +136,6 @@ def test_a_corpus_that_is_named_twice_is_warned_of(run_file: Path, tmp_path: Pat
     (tmp_path / "link.bin").symlink_to("web.bin")
     assert "web and web are the same corpus" in invoke("merge", "web", "web", "two").stderr
     assert "same corpus" not in invoke("merge", "web", "code", "both").stderr
-
-
-@pytest.mark.parametrize("command", sorted(main.commands))
-def test_unknown_options_exit_with_2(command: str) -> None:
-    if command in ("prepare", "quickstart"):
-        pytest.skip("passes its options on")
-    result = invoke(command, "--no-such-option")
-    assert result.exit_code == 2
-    assert "Error: " in result.stderr
 
 
 def test_unknown_commands_are_answered() -> None:

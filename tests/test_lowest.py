@@ -1,0 +1,41 @@
+"""What the package says of itself: its bounds, its Pythons, and the links of its page."""
+
+import re
+import tomllib
+from importlib.metadata import version
+
+import pytest
+from packaging.version import Version
+
+from tests.lowest import list_requirements, lowest_versions
+from tests.test_package import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_dependency_has_one_lower_bound() -> None:
+    lowest = lowest_versions()
+    assert {"numpy", "zarr", "torch", "tokenizers"} <= set(lowest)
+    for name, bound in lowest.items():
+        assert Version(version(name)) >= Version(bound)
+
+
+def test_no_dependency_has_an_upper_bound() -> None:
+    assert not [each for each in list_requirements() if {"<", "<=", "=="} & operators(each)]
+
+
+def operators(requirement: object) -> set[str]:
+    return {each.operator for each in requirement.specifier}  # type: ignore[attr-defined]
+
+
+def test_python_versions_agree() -> None:
+    project = PROJECT["project"]
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert project["requires-python"] == f">={named[0]}"
+    assert PROJECT["tool"]["mypy"]["python_version"] == named[0]
+    assert PROJECT["tool"]["ruff"]["target-version"] == f"py{named[0].replace('.', '')}"
+
+
+@pytest.mark.parametrize("name", ["zindex/py.typed", "examples/01_quickstart.py", "LICENSE"])
+def test_what_the_wheel_has_besides_modules(name: str) -> None:
+    assert (ROOT / name).exists()
