@@ -1,8 +1,11 @@
 """What the package says of itself: its bounds, its Pythons, and the links of its page."""
 
 import re
+import runpy
+import sys
 import tomllib
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
@@ -39,3 +42,25 @@ def test_python_versions_agree() -> None:
 @pytest.mark.parametrize("name", ["zindex/py.typed", "examples/01_quickstart.py", "LICENSE"])
 def test_what_the_wheel_has_besides_modules(name: str) -> None:
     assert (ROOT / name).exists()
+
+
+def test_the_page_of_the_package_has_no_relative_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "hatchling.metadata.plugin.interface"
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(MetadataHookInterface=object))
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["CustomMetadataHook"]()
+    hook.root = str(ROOT)
+    metadata: dict[str, object] = {"version": "1.2"}
+    hook.update(metadata)
+    assert links_of(metadata) == {"https://zarr.dev", "https://dask.org"}
+    metadata["urls"] = {"Repository": "https://code.example/zindex/"}
+    hook.update(metadata)
+    links = links_of(metadata)
+    assert "https://code.example/zindex/blob/v1.2/zindex/indexing/README.md" in links
+    assert any(link.startswith("https://code.example/zindex/raw/v1.2/tests/") for link in links)
+    assert all("://" in link for link in links)
+
+
+def links_of(metadata: dict[str, object]) -> set[str]:
+    readme = metadata["readme"]
+    assert isinstance(readme, dict)
+    return set(re.findall(r"\]\(([^)\s]+)\)", readme["text"]))
