@@ -150,7 +150,7 @@ def test_convert_errors_name_their_values(prefix: str, tmp_path: Path) -> None:
     line = fail("convert", tmp_path / "none*", tmp_path / "store")
     assert line == f"Error: {tmp_path}/none* must match at least one .idx file, it matches none"
     line = fail("convert", prefix, tmp_path / "s", "--chunk-length", "3", "--shard-length", "8")
-    assert "shard_length must be a multiple of chunk_length, got 8 and 3" in line
+    assert "must be a multiple of --chunk-length or --chunk-nbytes" in line
     line = fail("convert", prefix, "ftp://host/store")
     assert "'ftp'" in line
 

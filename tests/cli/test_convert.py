@@ -130,8 +130,8 @@ def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     line = fail("convert", source, tmp_path / "file/s")
     assert line == (
-        f"Error: the system refuses {tmp_path}/file/s/_zindex: Not a directory; check the path, "
-        "its permissions and the room there"
+        f"Error: the system refuses {tmp_path}/file/s/_zindex: Not a directory; check the path "
+        "and its permissions"
     )
 
 

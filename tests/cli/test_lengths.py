@@ -90,10 +90,13 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
         (["--sequence-lengths", "8,x"], "--sequence-lengths must be numbers such as 2048,4096"),
         (
             ["--tokens", "5K"],
-            "num_tokens needs lengths in tokens, those of 'a' are in characters; give "
-            "length_of to count_lengths (--tokenizer FILE), or num_samples (--samples)",
+            "--tokens needs lengths in tokens, those of 'a' are in characters; count them with "
+            "--tokenizer FILE, or give --samples",
         ),
-        (["--samples", "5", "--tokens", "5"], "a run must be given by num_samples or by num_token"),
+        (
+            ["--samples", "5", "--tokens", "5"],
+            "must be given by --samples or by --tokens, at",
+        ),
     ],
 )
 def test_mistakes_are_one_line(config: Path, arguments: list[str], message: str) -> None:

@@ -87,8 +87,8 @@ def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
         (["--column", "prompt"], "--column must be like prompt=question, got 'prompt'"),
         (["--role", "=x"], "--role must be like gpt=assistant, got '=x'"),
         (["--variable", "x=y"], "for a text, got 'x=y': Expecting value"),
-        (["--append-eod", "<no>"], "append_eod (--append-eod) needs the token '<no>', which "),
-        (["--chat-template", "none"], "chat_template (--chat-template) must be one of 'chatml', "),
+        (["--append-eod", "<no>"], "--append-eod needs the token '<no>', which "),
+        (["--chat-template", "none"], "--chat-template must be one of 'chatml', "),
     ],
 )
 def test_refused_options(options: list[str], message: str, tokenizer: Path, tmp_path: Path) -> None:

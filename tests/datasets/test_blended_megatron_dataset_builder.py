@@ -240,7 +240,7 @@ def test_read_only_files(paths: list[str], tmp_path: Path) -> None:
     make = BlendedMegatronDatasetBuilder.build_generic_dataset
     message = (
         "refuse must be able to read its data and to write its indices /cache, the file system "
-        "refuses: [Errno 13] Permission denied: '/cache/x'; set path_to_cache to a directory that"
+        "refuses /cache/x: Permission denied; set path_to_cache (--data-cache-path) to a dir"
     )
     with pytest.raises(StoreError, match=re.escape(message)):
         make(refuse, lambda: True, True, config)

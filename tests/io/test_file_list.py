@@ -100,7 +100,7 @@ def test_schemes_that_are_refused(path: str, scheme: str, tmp_path: Path) -> Non
         ("s3://me@bucket/a.tar", None, ConfigError, "got one with a user"),
         ("", None, ConfigError, "a path must name a file or folder, got ''"),
         (" , ", None, ConfigError, "a path must name a file or folder"),
-        (["a.tar"], "folder", ConfigError, "path must be one string when include_dirs is given"),
+        (["a.tar"], "folder", ConfigError, "a path must be one text with include_dirs"),
         (b"a.tar", None, ConfigError, "a path must be text or a list of texts, got b'a.tar'"),
         (None, None, ConfigError, "a path must be text or a list of texts, got None"),
         ("", "folder*0", ConfigError, "must be read 1 to 10,000 times, got 'folder\\*0'"),
@@ -133,7 +133,7 @@ def test_paths_that_are_not_files(folder: Path) -> None:
     os.mkfifo(folder / "pipe.jsonl")
     with pytest.raises(SourceError, match="must be a regular file or a folder, it is neither"):
         list_files(folder / "pipe.jsonl", [".jsonl"])
-    with pytest.raises(SourceError, match=r"name none that ends in \.jsonl; check the folder"):
+    with pytest.raises(SourceError, match=r"must name one that ends in \.jsonl; check the folder"):
         list_files([], [".jsonl"])
 
 

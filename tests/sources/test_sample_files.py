@@ -84,7 +84,7 @@ def test_the_fingerprint_is_that_of_names_sizes_and_grid() -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(ConfigError, match="part_nbytes must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="must be at least 1, got 0"):
         part(FILES, 0)
     grid = part(FILES, 10)
     for number in (-1, 7):

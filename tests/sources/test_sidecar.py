@@ -130,8 +130,8 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("caption", "meta_names must be a list, got the text 'caption'"),
         (["a", "A"], "each name of metadata must be given once, got 'A' again"),
         (["__key__"], "a name of metadata must not begin with __, got '__key__'"),
-        ([""], "meta_names must be names of fields, got ''"),
-        ([1], "meta_names must be names of fields, got 1"),
+        ([""], "must be names of fields, got ''"),
+        ([1], "must be names of fields, got 1"),
     ],
 )
 def test_names_that_are_refused(tmp_path: Path, names: Any, message: str) -> None:

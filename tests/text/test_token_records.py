@@ -295,8 +295,8 @@ def test_missing_templates_and_ends() -> None:
         ({"keep": "middle"}, "keep must be one of start, end, got 'middle'"),
         ({"position_ids": "x"}, "position_ids must be one of doc_reset, none, got 'x'"),
         ({"special_in_text": "x"}, "special_in_text must be one of parse, refuse, got 'x'"),
-        ({"max_length": 0}, "max_length must be a whole number from 1 on, got 0"),
-        ({"max_length": True}, "max_length must be a whole number from 1 on, got True"),
+        ({"max_length": 0}, "must be a whole number from 1 on, got 0"),
+        ({"max_length": True}, "must be a whole number from 1 on, got True"),
         ({"token_dtype": "float32"}, "token_dtype (--token-dtype) must be one of int8, uint8,"),
     ],
 )

@@ -122,6 +122,7 @@ def main(verbose: bool) -> None:
     context = click.get_current_context()
     if os.environ.get("NO_COLOR"):
         context.color = False
+    _take_kernel_times()
     context.call_on_close(_name_kernels)
     if threading.current_thread() is not threading.main_thread():
         return
@@ -132,12 +133,17 @@ def main(verbose: bool) -> None:
             context.call_on_close(partial(signal.signal, number, handler))
 
 
+def _take_kernel_times() -> Any:
+    """Return the times of kernels since the last call; None if none were imported."""
+    kernels = sys.modules.get("zindex.kernels._jit")
+    return kernels and kernels.take_times()
+
+
 def _name_kernels() -> None:
     """Log how long kernels took to compile and to load, if a user noticed."""
-    if kernels := sys.modules.get("zindex.kernels._jit"):
-        times = kernels.times
-        if times.seconds_compiling + times.seconds_loading > _NOTICED_SECONDS:
-            logging.getLogger("zindex").info(times.describe())
+    times = _take_kernel_times()
+    if times and times.seconds_compiling + times.seconds_loading > _NOTICED_SECONDS:
+        logging.getLogger("zindex").info(times.describe())
 
 
 def _show_logs(verbose: bool) -> None:

@@ -66,6 +66,13 @@ times = KernelTimes()
 _depth = 0
 
 
+def take_times() -> KernelTimes:
+    """Return the times since the last call."""
+    global times
+    taken, times = times, KernelTimes()
+    return taken
+
+
 @contextmanager
 def _timed(dispatcher: Any) -> Iterator[None]:
     """Add the time of the block to `times`; kernels that others call are part of these."""

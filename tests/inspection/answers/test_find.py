@@ -73,11 +73,11 @@ def test_texts(tmp_path: Path, write_corpus: WriteCorpus) -> None:
 
 def test_refusals(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     order = RunOrder(make_run(tmp_path, write_corpus))
-    with pytest.raises(ConfigError, match="find needs one of a document, a source id"):
+    with pytest.raises(ConfigError, match=r"find needs one of document .*, source_id"):
         find(order, "web")
-    with pytest.raises(ConfigError, match="find needs one of a document, a source id"):
+    with pytest.raises(ConfigError, match=r"find needs one of document .*, source_id"):
         find(order, "web", 1, text="a")
-    with pytest.raises(ConfigError, match="a document needs the dataset that it is in"):
+    with pytest.raises(ConfigError, match="a document needs dataset"):
         find(order, document=1)
     with pytest.raises(ConfigError, match="one of the run, got 'nope'; it has web, code"):
         find(order, "nope", 1)
@@ -85,13 +85,13 @@ def test_refusals(tmp_path: Path, write_corpus: WriteCorpus) -> None:
         find(order, "web", 10)
     with pytest.raises(ConfigError, match=r"tokens must lie in \[0, 5\).*got \[2, 6\)"):
         find(order, "web", 0, tokens=(2, 6))
-    with pytest.raises(ConfigError, match="tokens are those of a document"):
+    with pytest.raises(ConfigError, match=r"tokens .* are those of a document"):
         find(order, text="a", tokens=(2, 6), tokenizer=encode)
     with pytest.raises(ConfigError, match=r"a run must name its tokenizer, for .* keep none"):
         find(order, text="a")
     with pytest.raises(ConfigError, match="a text to find must have tokens, got ''"):
         find(order, text="", tokenizer=lambda text: [])
-    with pytest.raises(ConfigError, match="consumed must be a whole number of at least 0, got -1"):
+    with pytest.raises(ConfigError, match=r"consumed .*must be a whole number of at least 0"):
         find(order, "web", 0, consumed=-1)
 
 
@@ -113,4 +113,4 @@ def test_commands(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     assert printed.splitlines() == wanted.to_lines()
     assert printed.startswith("web, document 3, tokens 1:4: ")
     assert all(len(line) <= 80 for line in printed.splitlines())
-    assert fail("find", run_file, "--document", 3).startswith("Error: a document needs the dataset")
+    assert fail("find", run_file, "--document", 3).startswith("Error: a document needs --dataset")

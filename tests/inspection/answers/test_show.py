@@ -108,9 +108,9 @@ def test_refusals(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     prefix = write_corpus([3, 5, 2])
     config = make_run(tmp_path, write_corpus)
     zindex.build(config, SerialExecutor())
-    with pytest.raises(ConfigError, match="one of document, sample and record, got 0; name one"):
+    with pytest.raises(ConfigError, match=r"and record .*, got 0; name one"):
         show(prefix)
-    with pytest.raises(ConfigError, match="one of document, sample and record, got 2; name one"):
+    with pytest.raises(ConfigError, match=r"and record .*, got 2; name one"):
         show(prefix, document=1, record=1)
     with pytest.raises(ConfigError, match=r"document must be in \[0, 3\).*got 3"):
         show(prefix, document=3)
@@ -133,5 +133,7 @@ def test_commands(tmp_path: Path, write_corpus: WriteCorpus) -> None:
         "fields": [{"name": "corpus, document 1, tokens 0:5", "value": [3, 4, 5, 6, 7]}],
     }
     assert succeed("show", prefix, "--document", 1).endswith("  3 4 5 6 7\n")
-    assert fail("show", prefix).startswith("Error: show needs one of document, sample and record")
+    assert fail("show", prefix).startswith(
+        "Error: show needs one of --document, --sample and --record"
+    )
     assert invoke("show", prefix, "--document", "x").exit_code == 2

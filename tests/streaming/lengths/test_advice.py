@@ -181,7 +181,7 @@ def test_lengths_not_in_tokens_are_noted() -> None:
     ]
     assert [drawn.num_samples for drawn in advice.draws] == [4] * 10
     assert advice.sequence_lengths
-    with pytest.raises(ConfigError, match="those of 'images' are in samples; give length_of to"):
+    with pytest.raises(ConfigError, match="those of 'images' are in samples; count them with"):
         ask(mix, num_tokens=40)
 
 

@@ -83,7 +83,7 @@ def test_a_single_source() -> None:
 @pytest.mark.parametrize("run", [{}, {"num_samples": 1, "num_tokens": 1}, {"num_samples": 0}])
 def test_a_run_is_given_by_one_number(run: dict[str, int]) -> None:
     mix = items("a", 8, 1)
-    with pytest.raises(ConfigError, match="by num_samples or by num_tokens, at least 1, got num_"):
+    with pytest.raises(ConfigError, match=r"by num_samples .* or by num_tokens .*, at least 1"):
         epochs_of(count(mix), mix, **run)
 
 
@@ -94,13 +94,13 @@ def test_lengths_must_be_of_the_dataset() -> None:
 
 def test_tokens_need_tokens() -> None:
     texts = Items("a", 0, items=[{"text": "abc"}])
-    with pytest.raises(ConfigError, match="those of 'a' are in characters; give length_of"):
+    with pytest.raises(ConfigError, match="those of 'a' are in characters; count them"):
         epochs_of(count(texts), texts, num_tokens=20)
     empty = Parts("a", [0])
-    with pytest.raises(ConfigError, match="those of 'a' are in nothing, as it is empty; give"):
+    with pytest.raises(ConfigError, match="those of 'a' are in nothing, as it is empty; count"):
         epochs_of(count(empty), empty, num_tokens=20)
     hollow = items("a", 8, 1, length=0)
-    with pytest.raises(ConfigError, match="num_tokens needs samples that have tokens"):
+    with pytest.raises(ConfigError, match="needs samples that have tokens"):
         epochs_of(count(hollow), hollow, num_tokens=20)
 
 

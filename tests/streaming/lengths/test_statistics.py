@@ -272,7 +272,7 @@ def test_threads_share_no_dataset() -> None:
 
 
 def test_numbers_are_checked() -> None:
-    with pytest.raises(ConfigError, match="num_samples must be at least 1, or None for all, got 0"):
+    with pytest.raises(ConfigError, match=r"num_samples \(--read\) must be at least 1, got 0"):
         count(make_mix(), num_samples=0)
     with pytest.raises(ConfigError, match="must have a length"):
         count(object())
