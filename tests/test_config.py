@@ -194,7 +194,7 @@ GOOD: dict[str, Any] = {"sequence_length": 8, "datasets": ["web"]}
         ({"grid": {"shard_length": None}}, "shard_length must be int, got None"),
         ({"grid": {"codec": 3}}, "codec must be str, got 3"),
         ({"grid": {"codec": "gzip"}}, "codec must be one of none, zstd, got 'gzip'"),
-        ({"grid": {"chunk_length": 7}}, "shard_length must be a multiple of chunk_length"),
+        ({"grid": {"chunk_length": 7}}, "or --shard-nbytes) must be a multiple of chunk_length"),
     ],
 )
 def test_wrong_values_are_named(changes: dict[Any, Any], message: str) -> None:
