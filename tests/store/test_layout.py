@@ -209,8 +209,8 @@ def test_default_grid() -> None:
         ((0, 8), "must be at least 1, got 0 and 8"),
         ((4, 0), "must be at least 1, got 4 and 0"),
         ((-3, 6), "must be at least 1, got -3 and 6"),
-        ((4, 10), "must be a multiple of chunk_length, got 10 and 4; for example shard_length=12"),
-        ((8, 4), "must be a multiple of chunk_length, got 4 and 8; for example shard_length=8"),
+        ((4, 10), "got 10 and 4; for example 12"),
+        ((8, 4), "got 4 and 8; for example 8"),
         ((4, 8, "gzip"), "codec must be one of none, zstd, got 'gzip'"),
     ],
 )
