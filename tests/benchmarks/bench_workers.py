@@ -1,42 +1,52 @@
 """One client and one scheduler for 1 to 1,000 workers: measured, and compared with the forecast.
 
-``python -m tests.benchmarks.bench_workers --workers 1 10 100 1000 --tasks 2000``
+``python -m tests.benchmarks.bench_workers --workers 10 100 1000 --tasks 2000 --datasets 1000``
 
 Workers are stubs: they register, send heartbeats and results as those of nodes do, and two
-processes hold all of them, each with one thread for the tasks of its stubs. First empty tasks, as a
-build submits them; then a build of one dataset that is cut into small tasks, on as many workers as
-these processes serve. The forecasts are those of `zindex bench` without measured costs. All of it
-shares the processors of this machine: where there are few, the stubs take a part of them that nodes
-would bring along.
+processes hold all of them, each with one thread for the tasks of its stubs. First empty tasks; then
+builds of many small datasets, and of one dataset that is cut into small shards. Each is built as
+usual, with few tasks for many workers, and with a task for every index or shard, as if tasks cost
+the client nothing.
+
+Nodes would compute by themselves, these stubs share the machine with client and scheduler. So what
+counts is the processor time of these two, without what heartbeats alone take. The forecasts know
+what an empty task takes here, and what a dataset takes from a smaller build; they predict the rest.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import zindex
 from tests.benchmarks.record import Record, Row, Table, show
 from tests.benchmarks.stub_workers import NUM_THREADS
 from tests.benchmarks.turns import make_parser
 from zindex.cluster.rendezvous import Rendezvous
 from zindex.cluster.settings import NodeSettings
 from zindex.cluster.starting import open_client, prepare_scheduler, start_and_wait
-from zindex.forecast.cost_model import Costs, Machines, forecast_build
+from zindex.execution.dask_executor import DaskExecutor
+from zindex.forecast.cost_model import Costs, Forecast, Machines, forecast_build
+from zindex.forecast.job import Job
+from zindex.inspection.bench.fitting import STAGES
 from zindex.inspection.bench.short_builds import (
     KINDS,
+    SyntheticData,
     describe_build,
     measure_task_seconds,
-    run_build,
     write_synthetic,
 )
+from zindex.store.layout import SHARD_LENGTH
 
-# Stubs fetch results of each other: beyond so many, two processes cannot serve all of them.
-_MOST_BUILDERS = 200
+# Seconds in which heartbeats alone are measured.
+_IDLE_SECONDS = 5.0
+_TASK_STAGES = {*STAGES.values(), "bundle"}
+_CUT = 1 << 9
 
 
 @contextmanager
@@ -56,43 +66,140 @@ def start_stubs(number: int, folder: Path) -> Iterator[Any]:
         yield client
 
 
-def measure(numbers: list[int], num_tasks: int, num_documents: int, num_runs: int) -> list[Table]:
-    """Return what empty tasks and a build take on each number of workers, and the forecasts."""
+@dataclass(frozen=True)
+class Cluster:
+    """A client, and how fast its scheduler's processor time grows without tasks."""
+
+    client: Any
+    idle_share: float
+
+    @classmethod
+    def of(cls, client: Any) -> "Cluster":
+        """Measure heartbeats."""
+        before = cls(client, 0.0).scheduler_seconds()
+        time.sleep(_IDLE_SECONDS)
+        seconds = cls(client, 0.0).scheduler_seconds() - before
+        return cls(client, seconds / _IDLE_SECONDS)
+
+    def scheduler_seconds(self) -> float:
+        """Return the processor time of the scheduler so far."""
+        return float(self.client.run_on_scheduler(time.process_time))
+
+    @contextmanager
+    def measure(self, figures: dict[str, float]) -> Iterator[None]:
+        """Record the seconds of a block, and the processor seconds of client and scheduler."""
+        before = time.perf_counter(), time.process_time(), self.scheduler_seconds()
+        yield
+        scheduler = self.scheduler_seconds() - before[2]
+        figures["client_seconds"] = time.process_time() - before[1]
+        figures["seconds"] = time.perf_counter() - before[0]
+        figures["scheduler_seconds"] = max(0.0, scheduler - self.idle_share * figures["seconds"])
+
+
+def measure_costs(cluster: Cluster, num_tasks: int) -> tuple[dict[str, float], Costs]:
+    """Return the figures of empty tasks, and costs with what one takes."""
+    figures: dict[str, float] = {}
+    with cluster.measure(figures):
+        measure_task_seconds(cluster.client, num_tasks)
+    figures = {name: value / 2 for name, value in figures.items()}  # it runs all twice
+    return figures, Costs(
+        client_task_seconds=figures["client_seconds"] / num_tasks,
+        scheduler_task_seconds=figures["scheduler_seconds"] / num_tasks,
+    )
+
+
+def measure_build(
+    cluster: Cluster, data: SyntheticData, shard_length: int, *, grouped: bool
+) -> tuple[dict[str, float], Job]:
+    """Return the figures of a build and its job."""
+    executor = DaskExecutor(cluster.client)
+    if not grouped:
+        executor.overhead = 0.0
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(dir=Path(data.prefixes[0]).parent) as index:
+        run, job = describe_build(data, index, KINDS["scalable"], shard_length=shard_length)
+        with cluster.measure(figures):
+            zindex.build(run, executor)
+    stages = [span.stage for span in executor.timeline.spans]
+    figures["num_tasks"] = float(sum(stage in _TASK_STAGES for stage in stages))
+    return figures, job
+
+
+def predict(job: Job, number: int, costs: Costs) -> dict[str, float]:
+    """Return the predicted processor seconds of client and scheduler."""
+    forecast: Forecast = forecast_build(job, Machines(number, NUM_THREADS), costs)
+    seconds = {name: share * forecast.seconds for name, share in forecast.busy.items()}
+    return {
+        "predicted_client_seconds": seconds["client"] + seconds.get("checks", 0.0),
+        "predicted_scheduler_seconds": seconds["scheduler"],
+        "num_predicted_tasks": float(forecast.num_tasks),
+    }
+
+
+def fit_dataset(figures: dict[str, float], job: Job, costs: Costs) -> Costs:
+    """Return costs with the client's seconds for a dataset, from a small build."""
+    checks = costs.stage("check", job.order)
+    seconds = figures["client_seconds"] - figures["num_tasks"] * costs.client_task_seconds
+    each = seconds / job.num_datasets - checks.task_seconds / 8
+    return replace(costs, dataset_seconds=max(0.0, each))
+
+
+def measure(
+    numbers: list[int], num_tasks: int, num_datasets: int, num_documents: int, num_runs: int
+) -> list[Table]:
+    """Return what empty tasks and builds take on each number of workers, and the forecasts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = write_synthetic(
-            folder / "data", num_datasets=1, num_documents=num_documents, document_length=800
+
+        def write(num_datasets: int, num_documents: int) -> SyntheticData:
+            place = folder / f"{num_datasets}-{num_documents}"
+            sizes = {"num_datasets": num_datasets, "num_documents": num_documents}
+            return write_synthetic(place, document_length=800, **sizes)
+
+        few, many, cut = (
+            write(max(20, num_datasets // 4), 200),
+            write(num_datasets, 200),
+            write(1, num_documents),
         )
-        tasks, builds, costs = [], [], Costs()
-        task_seconds = max(costs.client_task_seconds, costs.scheduler_task_seconds)
+        works = {"datasets": (many, SHARD_LENGTH), "shards": (cut, _CUT)}
+        rows: dict[str, list[Row]] = {"tasks": [], **{work: [] for work in works}}
         for number in numbers:
-            machines = Machines(number, NUM_THREADS, num_processors=os.cpu_count())
             with start_stubs(number, folder) as client:
-                runs = [measure_task_seconds(client, num_tasks) for _ in range(num_runs)]
-                figures = {
-                    "seconds": [num_tasks * run[0] for run in runs],
-                    "predicted_seconds": [num_tasks * task_seconds],
-                    "client_seconds": [num_tasks * run[1] for run in runs],
-                }
-                tasks.append(Row(name_workers(number), figures))
-                if number > _MOST_BUILDERS:
-                    continue
-                seconds = []
-                for run_number in range(num_runs):
-                    index = str(folder / f"index-{number}-{run_number}")
-                    run, job = describe_build(data, index, KINDS["scalable"], shard_length=1 << 9)
-                    seconds.append(run_build(run, job, client).seconds)
-                forecast = forecast_build(job, machines, costs)
-                figures = {
-                    "seconds": seconds,
-                    "predicted_seconds": [forecast.seconds],
-                    "num_tasks": [float(forecast.num_tasks)],
-                }
-                builds.append(Row(name_workers(number), figures))
-    return [
-        Table("tasks", f"{num_tasks:,} empty tasks", tasks),
-        Table("builds", f"builds of {num_documents:,} documents cut into small tasks", builds),
-    ]
+                cluster = Cluster.of(client)
+                runs = [measure_costs(cluster, num_tasks) for _ in range(num_runs)]
+                rows["tasks"].append(make_row(number, [figures for figures, _ in runs]))
+                costs = fit_dataset(
+                    *measure_build(cluster, few, SHARD_LENGTH, grouped=True), runs[-1][1]
+                )
+                for work, (data, length) in works.items():
+                    for grouped in (True, False):
+                        done = []
+                        for _ in range(num_runs):
+                            figures, job = measure_build(cluster, data, length, grouped=grouped)
+                            predicted = predict(job, number, costs) if grouped else {}
+                            done.append(figures | predicted)
+                        suffix = "" if grouped else ", a task for each"
+                        rows[work].append(make_row(number, done, suffix))
+    titles = {
+        "tasks": f"{num_tasks:,} empty tasks",
+        "datasets": f"builds of {num_datasets:,} datasets of 200 documents",
+        "shards": f"builds of {num_documents:,} documents in shards of {_CUT}",
+    }
+    return [Table(key, titles[key], each, notes=_NOTES) for key, each in rows.items()]
+
+
+_NOTES = [
+    "client and scheduler: processor seconds, the scheduler's without those of heartbeats",
+    "time: stubs compute in two threads whatever their number, on the processors of client and "
+    "scheduler; nodes bring their own",
+    "predicted from the cost of an empty task and, per dataset, from a build of a quarter of them",
+]
+
+
+def make_row(number: int, runs: list[dict[str, float]], suffix: str = "") -> Row:
+    """Return the row of a number of workers."""
+    name = name_workers(number) + suffix
+    return Row(name, {figure: [run[figure] for run in runs] for figure in runs[0]})
 
 
 def name_workers(number: int) -> str:
@@ -103,13 +210,15 @@ def name_workers(number: int) -> str:
 def main() -> None:
     """Run the benchmark."""
     parser = make_parser(__doc__, num_worker_arguments=1)
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 10, 100, 1000])
+    parser.add_argument("--workers", nargs="+", type=int, default=[10, 100, 1000])
     parser.add_argument("--tasks", type=int, default=2000)
-    parser.add_argument("--documents", type=float, default=2e5)
+    parser.add_argument("--datasets", type=int, default=1000)
+    parser.add_argument("--documents", type=float, default=5e5)
     arguments = parser.parse_args()
     start = time.perf_counter()
     numbers = sorted(arguments.workers)
-    tables = measure(numbers, arguments.tasks, int(arguments.documents), arguments.runs)
+    sizes = arguments.tasks, arguments.datasets, int(arguments.documents)
+    tables = measure(numbers, *sizes, arguments.runs)
     for table in tables:
         show(table)
     print(f"{time.perf_counter() - start:.0f} s in all")

@@ -138,8 +138,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "bench_workers",
-        short="--workers 3 --tasks 20 --documents 1e3 --runs 1",
-        long="--workers 1 10 100 1000 --tasks 2000 --runs 3",
+        short="--workers 3 --tasks 20 --datasets 20 --documents 1e3 --runs 1",
+        long="--workers 10 100 1000 --tasks 2000 --datasets 1000 --documents 5e5 --runs 1",
     ),
     Benchmark("bench_trillions-long", long="--tokens 5e11 5e12 --runs 1", extra=True),
     Benchmark(

@@ -142,7 +142,7 @@ class GrowingExecutor(SerialExecutor):
             await asyncio.sleep(0)
         if not self.num_done:
             assert self.most == 3
-        if function in (module.store_chunk, module.store_scalable_shard):
+        if function in (module.store_chunk, module.store_scalable_shards):
             self.begun.remove(shard)
             self.num_done += 1
         return await super().run(function, *args, key=key, priority=priority)

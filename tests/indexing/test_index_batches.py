@@ -17,7 +17,8 @@ from zindex.execution.executor import SerialExecutor
 from zindex.indexing import index as index_module
 from zindex.indexing import run as building_run
 from zindex.indexing import store_build
-from zindex.indexing.index import MAX_INDICES, MAX_ROWS, batch_small, is_small
+from zindex.indexing.index import BUNDLE_SECONDS, MAX_INDICES, batch_small, is_small
+from zindex.indexing.task_size import estimate_build
 from zindex.store.layout import ChunkGrid
 
 NUM_DATASETS = 20
@@ -27,27 +28,35 @@ GRID = ChunkGrid(4, 64)
 class FakePlan:
     """The part of a plan that batches depend on."""
 
+    layouts = ()
+
     def __init__(self, num_rows: int) -> None:
         self.num_build_rows = num_rows
 
 
 @given(
-    rows=st.lists(st.sampled_from([1, 1000, MAX_ROWS // 3, MAX_ROWS, 2 * MAX_ROWS]), max_size=200),
+    rows=st.lists(st.sampled_from([1, 1000, 1 << 21, 1 << 23, 1 << 24]), max_size=200),
     num_threads=st.integers(1, 300),
+    task_seconds=st.sampled_from([0.0, 0.1, 2.0]),
 )
-def test_batches_cover_all_and_are_bounded(rows: list[int], num_threads: int) -> None:
+def test_batches_cover_all_and_are_bounded(
+    rows: list[int], num_threads: int, task_seconds: float
+) -> None:
     plans: Any = [FakePlan(count) for count in rows]
-    cut = batch_small(plans, num_threads)
+    cut = batch_small(plans, num_threads, task_seconds)
     assert [number for batch in cut for number in batch] == list(range(len(rows)))
     for batch in cut:
         assert 1 <= len(batch) <= MAX_INDICES
-        assert len(batch) == 1 or sum(rows[number] for number in batch) <= MAX_ROWS
+        seconds = sum(estimate_build(plans[number]) for number in batch)
+        assert len(batch) == 1 or seconds <= max(task_seconds, BUNDLE_SECONDS)
 
 
 def test_each_thread_gets_several_batches() -> None:
     plans: Any = [FakePlan(1)] * 640
     assert len(batch_small(plans, 4)) == 32
     assert len(batch_small(plans, 1000)) == 640
+    # Unless the client could not submit them all while one of them computes.
+    assert len(batch_small(plans, 1000, 8 * estimate_build(plans[0]))) == 80
 
 
 def test_small_means_one_shard_of_each_array(

@@ -80,7 +80,7 @@ def test_a_shard_of_samples_gets_the_documents_that_it_needs(
     rows = plan.document_layout.shard_length
     for shard in range(plan.sample_layout.num_shards):
         tasks = IndexTasks(plan, tmp_path, source)
-        first, near = tasks.find_partitions(starts, shard)
+        first, near = tasks.find_partitions(starts, *plan.sample_layout.shard_bounds(shard))
         start, stop = plan.sample_layout.shard_bounds(shard)
         found = tasks.compute_boundaries(first, near, start, stop)
         np.testing.assert_array_equal(found, expected[start:stop])

@@ -101,6 +101,9 @@ class DaskExecutor:
         permanently lost, tasks run in threads of this process and detect finished work on disk.
     """
 
+    #: Seconds per task of the client, which are those of the scheduler as well.
+    overhead = 3e-3
+
     def __init__(
         self, client: Any, timeline: Timeline | None = None, *, patience: float | None = None
     ) -> None:

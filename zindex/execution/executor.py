@@ -40,6 +40,10 @@ class Executor(Protocol):
         """Concurrent tasks."""
 
     @property
+    def overhead(self) -> float:
+        """Seconds per task in which no other task can be submitted."""
+
+    @property
     def timeline(self) -> Timeline:
         """Records the tasks."""
 
@@ -60,6 +64,7 @@ class SerialExecutor:
     """Runs every task immediately in this thread: the reference implementation of an executor."""
 
     num_threads = 1
+    overhead = 0.0
 
     def __init__(self, timeline: Timeline | None = None) -> None:
         self.timeline = timeline or Timeline()

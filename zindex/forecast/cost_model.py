@@ -228,15 +228,17 @@ class _Model:
     def _add_path(self, phase: _Phase, *stages: str) -> None:
         """Add dependent stages to the critical path."""
         for stage in stages:
-            phase.path_seconds += self._add_stage(phase, stage, self.loads[stage][0])
+            num_tasks = self.job.stage_tasks(stage, self.num_threads)
+            phase.path_seconds += self._add_stage(phase, stage, num_tasks)
         phase.path_tasks += len(stages)
 
     def _add_checks(self) -> float:
         """Add the tasks that check all datasets, or return the seconds if the client does."""
         job, costs, phase = self.job, self.costs, self.checks
         nbytes = IDX_NBYTES * job.dataset_documents
-        if job.check_tasks:
-            phase.path_seconds = self._add_stage(phase, "check", job.check_tasks)
+        self.num_checks = job.check_tasks(self.num_threads)
+        if self.num_checks:
+            phase.path_seconds = self._add_stage(phase, "check", self.num_checks)
             phase.path_tasks = 1
             phase.read_nbytes = float(nbytes * job.num_datasets)
             return 0.0
@@ -264,7 +266,7 @@ class _Model:
         ordering = ("documents", "count") if job.order == "megatron" else ("documents",)
         self._add_path(phase, *ordering, "samples")
         if "shuffle" in self.loads:
-            self._add_stage(phase, "shuffle", self.loads["shuffle"][0])
+            self._add_stage(phase, "shuffle", job.stage_tasks("shuffle", self.num_threads))
         self._add_lengths(ordering[-1])
         seconds = job.num_datasets * costs.client_index_seconds / 2
         self.planning_seconds += seconds
@@ -282,18 +284,20 @@ class _Model:
         """
         job, phase, nodes = self.job, self.indices, self.machines.num_nodes
         lengths_nbytes = _LENGTH_NBYTES * job.dataset_documents
-        num_tasks = job.document_shards + 2 * job.sample_shards
+        tasks = {name: job.stage_tasks(name, self.num_threads) for name in (stage, "samples")}
+        document_tasks, sample_tasks = (each // job.num_datasets for each in tasks.values())
+        num_tasks = document_tasks + 2 * sample_tasks
         in_flight = min(job.num_datasets, -(-_TASKS_PER_THREAD * self.num_threads // num_tasks))
         missing = 1 - min(1 / nodes, _ORDERED_NBYTES / (lengths_nbytes * in_flight))
         element_seconds = self.costs.stage(stage, job.order).element_seconds
         phase.compute_seconds += missing * self.loads["documents"][1] * element_seconds
-        reads = [min(nodes, job.document_shards)]
-        reads.append(min(nodes, job.sample_shards) if missing > 0.5 else 0)
+        reads = [min(nodes, document_tasks)]
+        reads.append(min(nodes, sample_tasks) if missing > 0.5 else 0)
         forgotten = 1 - min(1.0, _HELD_NBYTES / (lengths_nbytes * in_flight))
         nbytes = lengths_nbytes * job.num_datasets * (max(reads) + forgotten * min(reads))
         phase.read_nbytes += nbytes
         # All threads of a node that run tasks of a dataset wait for its lengths.
-        threads = min(self.machines.num_threads, -(-job.document_shards // nodes))
+        threads = min(self.machines.num_threads, -(-document_tasks // nodes))
         phase.waiting_seconds += threads * nbytes / self.costs.read_bandwidth
 
     def _busy(self, *phases: _Phase) -> dict[str, float]:
@@ -340,7 +344,7 @@ class _Model:
         seconds = costs.base_seconds + built
         busy = self._busy(*phases)
         busy["client"] += self.planning_seconds
-        if not job.check_tasks:
+        if not self.num_checks:
             busy["checks"] = self.opening_seconds
         # A node is unavailable after each failure, and its unfinished tasks run again.
         away = (costs.detection_seconds + costs.restart_seconds) / costs.node_mtbf_seconds

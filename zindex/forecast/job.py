@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zindex.errors import ConfigError
-from zindex.indexing.index import MAX_INDICES, MAX_ROWS, MIN_SMALL, TASKS_PER_THREAD
-from zindex.indexing.run_plan import FEW_NBYTES, TASK_FILES, TASK_NBYTES
+from zindex.execution.dask_executor import DaskExecutor
+from zindex.indexing.index import MAX_INDICES, MIN_SMALL, bundle_seconds
+from zindex.indexing.run_plan import FEW_NBYTES, TASK_FILES, check_nbytes
+from zindex.indexing.task_size import choose_task_seconds, count_tasks, estimate_seconds
 from zindex.plan.build_plan import Order, Stored, choose_grid
 from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH, ChunkGrid
 
@@ -79,13 +81,22 @@ class Job:
             return 0
         return _count_shards(self.num_samples, self.shard_length)
 
-    @property
-    def check_tasks(self) -> int:
-        """Number of tasks that check the ``.idx`` files; 0 if the client checks them."""
+    def check_tasks(self, num_threads: int) -> int:
+        """Return the number of tasks that check ``.idx`` files; 0 if the client checks them."""
         nbytes = IDX_NBYTES * self.dataset_documents
-        if nbytes * self.num_datasets <= FEW_NBYTES:
+        total = nbytes * self.num_datasets
+        if total <= FEW_NBYTES:
             return 0
-        return -(-self.num_datasets // min(TASK_FILES, max(1, TASK_NBYTES // nbytes)))
+        room = check_nbytes(total, num_threads, DaskExecutor.overhead)
+        return -(-self.num_datasets // min(TASK_FILES, max(1, int(room // nbytes))))
+
+    def task_seconds(self, num_threads: int) -> float:
+        """Return how long a task should compute at least."""
+        num_rows = self.num_datasets * (self.dataset_documents + self.dataset_samples)
+        if self.blend_shards:
+            num_rows += self.num_samples
+        seconds = estimate_seconds(num_rows, self.num_shards)
+        return choose_task_seconds(seconds, num_threads, DaskExecutor.overhead)
 
     def bundle_tasks(self, num_threads: int) -> int:
         """Return the number of tasks that build bundles of small indices; 0 without bundles."""
@@ -93,12 +104,22 @@ class Job:
         if not is_small or self.num_datasets < MIN_SMALL:
             return 0
         rows = self.dataset_documents + self.dataset_samples
-        longest = min(
-            MAX_INDICES,
-            max(1, self.num_datasets // (TASKS_PER_THREAD * num_threads)),
-            max(1, MAX_ROWS // rows),
-        )
-        return -(-self.num_datasets // longest)
+        seconds = estimate_seconds(rows, 3 if self.stored == "all" else 1)
+        room = bundle_seconds(self.num_datasets * seconds, num_threads)
+        room = max(room, self.task_seconds(num_threads))
+        return -(-self.num_datasets // min(MAX_INDICES, max(1, int(room / seconds))))
+
+    def stage_tasks(self, stage: str, num_threads: int) -> int:
+        """Return the number of tasks of a stage, which may store several shards each."""
+        num_steps = self.loads()[stage][0]
+        is_greedy = self.order == "megatron" and stage not in ("count", "samples")
+        if is_greedy or stage == "check":
+            return num_steps
+        is_blend = stage == "blend"
+        num_arrays = 1 if is_blend else self.num_datasets
+        length = self.shard_length if is_blend else self.index_shard_length
+        seconds = self.task_seconds(num_threads)
+        return num_arrays * count_tasks(num_steps // num_arrays, length, seconds)
 
     @property
     def num_shards(self) -> int:

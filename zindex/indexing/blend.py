@@ -13,7 +13,7 @@ specifies. It is therefore computed shard by shard while datasets are still bein
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +32,7 @@ from zindex.indexing.blend_arrays import (
     locate_samples,
 )
 from zindex.indexing.store_build import BuildResult, StoreBuild, store_together
+from zindex.indexing.task_size import batch_shards
 from zindex.io import files
 from zindex.io.local import local_path
 from zindex.io.objects import ObjectPath, Place, PlaceLike, is_remote
@@ -41,6 +42,7 @@ from zindex.store.open import open_reader
 from zindex.store.shard_files import ShardResult, find_receipt, store_all_shards, store_shard
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Bytes of the permutation that workers hold until the datasets are open.
 _AHEAD_NBYTES = 1 << 29
@@ -87,6 +89,12 @@ class Permutation:
         nbytes = layout.shard_length * self.plan.dtype.itemsize
         for shard in range(min(layout.num_shards, max(1, _AHEAD_NBYTES // nbytes))):
             self._shards[shard] = asyncio.create_task(self._compute(shard))
+
+    @property
+    def num_taken(self) -> int:
+        """Number of shards, the first ones, that `take` returns; tasks compute the others."""
+        is_keyed = self.plan.shuffle == "keyed"
+        return len(self._shards) if is_keyed else self.plan.layout.num_shards
 
     async def take(self, shard: int) -> Held | None:
         """Return one shard, as a task argument; None if the task must compute it."""
@@ -286,6 +294,17 @@ def store_scalable_shard(
     return _store(plan, root, shard, datasets, samples)
 
 
+def store_scalable_shards(
+    plan: BlendPlan, root: Place, shards: range, numbers: AnyArray | None
+) -> list[ShardResult]:
+    """Task: store shards of a scalable blend that do not exist; see `store_scalable_shard`."""
+    results = []
+    for shard in shards:
+        found = find_scalable_shard(plan, root, shard)
+        results += found or store_scalable_shard(plan, root, shard, numbers)
+    return results
+
+
 def store_shares(plan: BlendPlan, root: Place, counts: Int64Array) -> list[ShardResult]:
     """Store the arrays with one value per dataset."""
     results = []
@@ -346,38 +365,42 @@ class BlendBuild(StoreBuild[BlendPlan]):
         await permutation.remove_scratch()
         return results, facts
 
-    async def _each_shard(
-        self, one: Callable[[int], Awaitable[list[ShardResult]]]
+    async def _each(
+        self, one: Callable[[T], Awaitable[list[ShardResult]]], items: Iterable[T]
     ) -> list[ShardResult]:
-        """Run a coroutine for every shard, a bounded number of them at a time, in order."""
+        """Run a coroutine for every item, a bounded number of them at a time, in order."""
         limit = TaskLimit(lambda: _CHUNKS_PER_THREAD * self.executor.num_threads)
 
-        async def bounded(shard: int) -> list[ShardResult]:
+        async def bounded(item: T) -> list[ShardResult]:
             async with limit.slot(0):
-                return await one(shard)
+                return await one(item)
 
-        return await store_together(map(bounded, range(self.plan.dataset_layout.num_shards)))
+        return await store_together(map(bounded, items))
 
     async def _scalable(self, permutation: Permutation) -> list[ShardResult]:
         """Store each shard as soon as its shard of the permutation is computed."""
         plan, root = self.plan, self.root
         is_new = not files.list_names(root / plan.dataset_layout.name)
+        num_taken = permutation.num_taken
 
-        async def one(shard: int) -> list[ShardResult]:
-            if not is_new:
-                found = await self.store(
-                    "find", find_scalable_shard, plan, root, shard, number=shard
-                )
-                if found:
-                    return found
-            args = (plan, root, shard, await permutation.take(shard))
+        async def one(shards: range) -> list[ShardResult]:
+            number, numbers = shards[0], None
+            if number < num_taken:
+                if not is_new:
+                    find = find_scalable_shard
+                    if found := await self.store("find", find, plan, root, number, number=number):
+                        return found
+                numbers = await permutation.take(number)
+            args = (plan, root, shards, numbers)
             return await self.store(
-                "blend", store_scalable_shard, *args, number=shard, priority=_WRITE
+                "blend", store_scalable_shards, *args, number=number, priority=_WRITE
             )
 
         # Computed once here, the counts are sent with the plan.
         assert int(plan.counts.sum()) == plan.num_samples
-        return await self._each_shard(one)
+        batches = [range(shard, shard + 1) for shard in range(num_taken)]
+        batches += batch_shards(plan.dataset_layout, self.task_seconds, num_taken)
+        return await self._each(one, batches)
 
     async def _greedy(self) -> tuple[list[ShardResult], Int64Array, list[str]]:
         """Store each chunk once the previous chunk proves it correct.
@@ -424,6 +447,6 @@ class BlendBuild(StoreBuild[BlendPlan]):
             args = (plan, root, shard, chunks[shard])
             return await self.store("store", store_chunk, *args, number=shard, priority=_WRITE)
 
-        results = await self._each_shard(one)
+        results = await self._each(one, range(num_shards))
         counts = await count(num_shards - 1)
         return results, counts, borders

@@ -15,6 +15,7 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import PlanError, StoreNotFoundError
+from zindex.execution.dask_executor import DaskExecutor
 from zindex.execution.executor import SerialExecutor, run_builds
 from zindex.execution.task_graph import Inline, Result, TaskGraph
 from zindex.indexing import blend, uniform_shuffle
@@ -41,6 +42,7 @@ from zindex.indexing.run_plan import (
     plan_run,
 )
 from zindex.indexing.store_build import BuildResult, find_index, find_shards, open_index
+from zindex.indexing.task_size import batch_shards, choose_task_seconds, estimate_build
 from zindex.ingest.length_source import LengthSource
 from zindex.io.machine import count_cpus
 from zindex.io.objects import Place, place_of
@@ -116,6 +118,7 @@ class _RunGraph:
         # Dask runs only the first of two tasks with equal keys, but these must check the disk
         # again.
         self.token = uuid4().hex[:8]
+        self.task_seconds = 0.0
 
     def add_run(self, items: Sequence[PlannedStore]) -> Result:
         """Add all stores, and the task that returns their results."""
@@ -127,6 +130,11 @@ class _RunGraph:
             if (store := find_index(self._store_plan(item))) is not None:
                 results[root] = BuildResult(store, 0, store.num_shards)
         missing = [(root, item) for root, item in by_root.items() if root not in results]
+        self.task_seconds = choose_task_seconds(
+            sum(estimate_build(item.plan) for _, item in missing),
+            self.num_threads,
+            DaskExecutor.overhead,
+        )
         results |= self._add_small(missing)
         for root, item in missing:
             if root not in results:
@@ -159,7 +167,8 @@ class _RunGraph:
             return {}
         results: dict[Place, Inline] = {}
         folder = place_of(self.config.index)
-        for numbers in batch_small([item.plan for _, item in small], self.num_threads):
+        plans = [item.plan for _, item in small]
+        for numbers in batch_small(plans, self.num_threads, self.task_seconds):
             batch = [small[number] for number in numbers]
             given = [(item.plan, item.source) for _, item in batch]
             name = f"bundle-{self.token}"
@@ -195,9 +204,9 @@ class _RunGraph:
         add, root = self.graph.add, store_plan.root
         begun = add(layer("begin"), (), begin_index, IndexTasks(plan, root, source), store_plan)
         samples = find_shards(root, plan.sample_layout)
-        stored: list[Any] = [
-            *add_index(self.graph, layer, plan, begun, has_samples=samples is not None)
-        ]
+        stored: list[Any] = add_index(
+            self.graph, layer, plan, begun, self.task_seconds, has_samples=samples is not None
+        )
         if samples is not None:
             stored.append(samples)
         return add(layer("commit"), (), commit_index, begun, store_plan, stored)
@@ -213,9 +222,11 @@ class _RunGraph:
             if plan.shuffle == "uniform":
                 scratch = blend.scratch_folder(plan.permutation, self.config.index)
             numbers = self._add_permutation(plan, scratch, layer)
-            for shard in range(plan.dataset_layout.num_shards if plan.stored == "all" else 0):
-                given = next(numbers, None)
-                stored.append(add(layer("blend"), shard, store_scalable, started, shard, given))
+            seconds = self.task_seconds if scratch is None else 0.0
+            batches = batch_shards(plan.dataset_layout, seconds)
+            for shards in batches if plan.stored == "all" else ():
+                args = (started, shards, next(numbers, None))
+                stored.append(add(layer("blend"), shards[0], store_scalable, *args))
         else:
             counts = np.zeros(plan.num_datasets, np.int64)
             for shard in range(plan.dataset_layout.num_shards):
@@ -324,11 +335,9 @@ def take_result(batch: BuiltBatch, place: int) -> BuildResult:
     return batch[0][place]
 
 
-def store_scalable(begun: Begun, shard: int, numbers: AnyArray | None) -> list[ShardResult]:
-    """Task: store one shard of a scalable blend, unless it exists."""
-    plan, root = begun.plan, begun.store_plan.root
-    found = blend.find_scalable_shard(plan, root, shard)
-    return found or blend.store_scalable_shard(plan, root, shard, numbers)
+def store_scalable(begun: Begun, shards: range, numbers: AnyArray | None) -> list[ShardResult]:
+    """Task: store shards of a scalable blend, unless they exist."""
+    return blend.store_scalable_shards(begun.plan, begun.store_plan.root, shards, numbers)
 
 
 def guess_chunk(begun: Begun, shard: int) -> blend.GreedyChunk:

@@ -27,17 +27,17 @@ from zindex.indexing.store_build import (
     FIRST,
     BuildResult,
     StoreBuild,
-    batch_items,
     find_shards,
     ignore_progress,
     task_key,
 )
+from zindex.indexing.task_size import batch_items, estimate_build
 from zindex.ingest.length_source import LengthSource
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
 from zindex.plan.index_plan import IndexPlan
-from zindex.store.layout import SHARD_LENGTH, ArrayLayout
+from zindex.store.layout import ArrayLayout
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
 
 R = TypeVar("R")
@@ -46,8 +46,8 @@ R = TypeVar("R")
 MIN_SMALL = 16
 #: Maximum indices per task; a worker that dies loses only the one in progress.
 MAX_INDICES = 32
-#: Documents and samples per task, if it has several indices.
-MAX_ROWS = 2 * SHARD_LENGTH
+#: Most seconds of a task with several indices, unless tasks take longer in all of the build.
+BUNDLE_SECONDS = 0.5
 #: Tasks per thread, so that all threads finish at about the same time.
 TASKS_PER_THREAD = 8
 
@@ -83,7 +83,9 @@ class IndexBuild(StoreBuild[IndexPlan]):
             # Only samples need lengths: if all samples are stored, no lengths are read.
             samples = await asyncio.to_thread(find_shards, self.root, plan.sample_layout)
             graph = TaskGraph()
-            stored = add_index(graph, str, plan, tasks, has_samples=samples is not None)
+            stored = add_index(
+                graph, str, plan, tasks, self.task_seconds, has_samples=samples is not None
+            )
             values = await run_graph(graph, self._run_task)
             self.advance(len(samples or ()))
         finally:
@@ -143,7 +145,7 @@ class IndexBuild(StoreBuild[IndexPlan]):
 
         async def bound(shard: int) -> None:
             bounds = plan.sample_layout.shard_bounds(shard)
-            arguments = *tasks.find_partitions(sums[:-1], shard), *bounds
+            arguments = *tasks.find_partitions(sums[:-1], *bounds), *bounds
             task = self.task("samples", shard, FIRST)
             boundaries[slice(*bounds)] = await run(tasks.compute_boundaries, *arguments, **task)
             save(plan.sample_layout, boundaries, shard)
@@ -193,7 +195,9 @@ def is_small(plan: IndexPlan) -> bool:
     return all(layout.num_shards <= 1 for layout in layouts)
 
 
-def batch_small(plans: Sequence[IndexPlan], num_threads: int) -> list[range]:
+def batch_small(
+    plans: Sequence[IndexPlan], num_threads: int, task_seconds: float = 0.0
+) -> list[range]:
     """Group small indices into batches, one per task.
 
     Parameters
@@ -202,13 +206,21 @@ def batch_small(plans: Sequence[IndexPlan], num_threads: int) -> list[range]:
         The small indices.
     num_threads
         Tasks that run at a time.
+    task_seconds
+        Seconds that a task should compute at least.
 
     Notes
     -----
     Law: the batches are consecutive and cover all indices.
     """
-    longest = min(MAX_INDICES, max(1, len(plans) // (TASKS_PER_THREAD * num_threads)))
-    return batch_items([plan.num_build_rows for plan in plans], longest, MAX_ROWS)
+    sizes = [estimate_build(plan) for plan in plans]
+    room = max(task_seconds, bundle_seconds(sum(sizes), num_threads))
+    return batch_items(sizes, MAX_INDICES, room)
+
+
+def bundle_seconds(work_seconds: float, num_threads: int) -> float:
+    """Return how long a task may take that builds several of all small indices."""
+    return min(BUNDLE_SECONDS, work_seconds / (TASKS_PER_THREAD * num_threads))
 
 
 async def build_small(
@@ -217,6 +229,7 @@ async def build_small(
     executor: Executor,
     advance: Callable[[int], None] = ignore_progress,
     finish: Callable[[Place, BuildResult], None] = lambda root, result: None,
+    task_seconds: float = 0.0,
 ) -> list[BuildResult]:
     """Build and commit small indices, or their missing shards, several per task.
 
@@ -231,6 +244,8 @@ async def build_small(
         As for `build_store`.
     finish
         Called with the directory of each finished store, and its result.
+    task_seconds
+        Seconds that a task should compute at least.
 
     Returns
     -------
@@ -249,7 +264,7 @@ async def build_small(
             finish(result.store.root, result)
         return results
 
-    batches = batch_small([plan for plan, _ in indices], executor.num_threads)
+    batches = batch_small([plan for plan, _ in indices], executor.num_threads, task_seconds)
     return list(chain.from_iterable(await run_together(map(one, batches))))
 
 

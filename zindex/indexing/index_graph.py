@@ -4,13 +4,14 @@ An executor runs it in windows for ``zindex build``; `zindex.plan_graph` passes 
 """
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any
 
 from zindex.errors import VerificationError
 from zindex.execution.task_graph import Inline, Result, TaskGraph
 from zindex.indexing.index_tasks import IndexTasks
+from zindex.indexing.task_size import batch_shards
 from zindex.ingest.length_source import LengthSource
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.shard_files import ShardResult
@@ -21,6 +22,7 @@ def add_index(
     layer: Callable[[str], str],
     plan: IndexPlan,
     tasks: IndexTasks | Result,
+    task_seconds: float,
     *,
     has_samples: bool,
 ) -> list[Result]:
@@ -34,6 +36,8 @@ def add_index(
         Returns the name of the layer of a stage: documents, count, starts, samples, shuffle.
     plan, tasks
         The index and its tasks, or a task that returns them.
+    task_seconds
+        Seconds that a task should compute at least; see `choose_task_seconds`.
     has_samples
         Whether the sample index exists, so that no tokens need to be counted.
 
@@ -42,29 +46,32 @@ def add_index(
     stored
         The tasks that store shards; see `shard_results`.
     """
-    shards = range(plan.document_layout.num_shards)
+    batches = batch_shards(plan.document_layout, task_seconds)
+    name, count = layer("documents"), layer("count")
     counts: list[Inline | Result]
     if plan.order == "scalable":
         documents = [
-            graph.add(layer("documents"), shard, store_documents, tasks, shard, not has_samples)
-            for shard in shards
+            graph.add(name, shards[0], store_documents, tasks, shards, not has_samples)
+            for shards in batches
         ]
         counts = [Inline(itemgetter(1), each) for each in documents]
     else:
         # The legacy generator shuffles all documents in one task, then all samples.
-        documents = [graph.add(layer("documents"), (), IndexTasks.store_shuffled_documents, tasks)]
+        documents = [graph.add(name, (), IndexTasks.store_shuffled_documents, tasks)]
         counts = [
-            graph.add(layer("count"), shard, count_documents, tasks, shard, _after(documents[0]))
-            for shard in shards
+            graph.add(count, shards[0], count_documents, tasks, shards, _after(documents[0]))
+            for shards in batches
             if not has_samples
         ]
-    stored = [*documents, *_add_shuffle(graph, layer, plan, tasks, documents)]
+    stored = [*documents, *_add_shuffle(graph, layer, plan, tasks, documents, task_seconds)]
     if has_samples:
         return stored
     starts = graph.add(layer("starts"), (), start_partitions, tasks, counts)
-    for shard in range(plan.sample_layout.num_shards):
-        near = Inline(IndexTasks.find_partitions, tasks, starts, shard)
-        stored.append(graph.add(layer("samples"), shard, store_samples, tasks, near, shard))
+    layout = plan.sample_layout
+    for shards in batch_shards(layout, task_seconds):
+        bounds = layout.shard_bounds(shards[0])[0], layout.shard_bounds(shards[-1])[1]
+        near = Inline(IndexTasks.find_partitions, tasks, starts, *bounds)
+        stored.append(graph.add(layer("samples"), shards[0], store_samples, tasks, near, shards))
     return stored
 
 
@@ -74,6 +81,7 @@ def _add_shuffle(
     plan: IndexPlan,
     tasks: IndexTasks | Result,
     documents: list[Result],
+    task_seconds: float,
 ) -> list[Result]:
     """Add the tasks of the shuffle; Megatron's is one task, with the generator of the documents."""
     if plan.stored == "minimal" or not plan.num_samples:
@@ -81,9 +89,8 @@ def _add_shuffle(
     name = layer("shuffle")
     if plan.order == "megatron":
         return [graph.add(name, (), shuffle_after, tasks, _after(documents[0]))]
-    store = IndexTasks.store_shuffle_shard
-    shards = range(plan.shuffle_layout.num_shards)
-    return [graph.add(name, shard, store, tasks, shard) for shard in shards]
+    batches = batch_shards(plan.shuffle_layout, task_seconds)
+    return [graph.add(name, shards[0], store_shuffle, tasks, shards) for shards in batches]
 
 
 def _after(stored: Result) -> Inline:
@@ -93,20 +100,22 @@ def _after(stored: Result) -> Inline:
 
 def shard_results(value: Any) -> list[ShardResult]:
     """Return the shards that a task of `add_index` has stored, from its result."""
-    if isinstance(value, tuple):
-        value = value[0]
-    return value if isinstance(value, list) else [value]
+    results: list[ShardResult] = value[0] if isinstance(value, tuple) else value
+    return results
 
 
-def store_documents(tasks: IndexTasks, shard: int, counted: bool) -> tuple[list[ShardResult], int]:
-    """Task: store one shard of the scalable order's document index, and count its tokens."""
-    return tasks.store_document_shard(shard, counted=counted)
+def store_documents(
+    tasks: IndexTasks, shards: range, counted: bool
+) -> tuple[list[ShardResult], list[int]]:
+    """Task: store shards of the scalable order's document index, and count the tokens of each."""
+    done = [tasks.store_document_shard(shard, counted=counted) for shard in shards]
+    return [*chain.from_iterable(stored for stored, _ in done)], [count for _, count in done]
 
 
-def count_documents(tasks: IndexTasks, shard: int, num_stored: int) -> int:
-    """Task: count the tokens of one of the stored shards of the document index."""
-    assert shard < num_stored
-    return tasks.count_document_shard(shard)
+def count_documents(tasks: IndexTasks, shards: range, num_stored: int) -> list[int]:
+    """Task: count the tokens of some of the stored shards of the document index."""
+    assert shards.stop <= num_stored
+    return [tasks.count_document_shard(shard) for shard in shards]
 
 
 def shuffle_after(tasks: IndexTasks, num_stored: int) -> list[ShardResult]:
@@ -114,14 +123,21 @@ def shuffle_after(tasks: IndexTasks, num_stored: int) -> list[ShardResult]:
     return tasks.store_shuffled_samples()
 
 
-def store_samples(tasks: IndexTasks, near: tuple[int, list[int]], shard: int) -> ShardResult:
-    """Task: store one shard of the sample index, given the result of `find_partitions`."""
-    return tasks.store_sample_shard(*near, shard)
+def store_shuffle(tasks: IndexTasks, shards: range) -> list[ShardResult]:
+    """Task: store shards of the scalable order's shuffle."""
+    return [tasks.store_shuffle_shard(shard) for shard in shards]
 
 
-def start_partitions(tasks: IndexTasks, counts: list[int]) -> list[int]:
+def store_samples(
+    tasks: IndexTasks, near: tuple[int, list[int]], shards: range
+) -> list[ShardResult]:
+    """Task: store shards of the sample index, given the result of `find_partitions`."""
+    return [tasks.store_sample_shard(*near, shard) for shard in shards]
+
+
+def start_partitions(tasks: IndexTasks, counts: list[list[int]]) -> list[int]:
     """Task: return the stream position of the first token of each shard of documents."""
-    starts = [0, *accumulate(counts)]
+    starts = [0, *accumulate(chain.from_iterable(counts))]
     check_tokens(tasks.plan, tasks.source, starts.pop())
     return starts
 

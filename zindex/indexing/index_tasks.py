@@ -90,15 +90,17 @@ class IndexTasks:
         cache_shard(self.root, self.plan.document_layout.shard_bounds(shard), ordered)
         return int(ordered.sum(dtype=np.int64))
 
-    def find_partitions(self, token_starts: Sequence[int], shard: int) -> tuple[int, list[int]]:
-        """Return the shards of the document index that a shard of samples overlaps.
+    def find_partitions(
+        self, token_starts: Sequence[int], start: int, stop: int
+    ) -> tuple[int, list[int]]:
+        """Return the shards of the document index that rows of the sample index overlap.
 
         Parameters
         ----------
         token_starts
             Stream position of the first token of each shard of the document index.
-        shard
-            Number of the sample index's shard.
+        start, stop
+            Rows of the sample index, half-open.
 
         Returns
         -------
@@ -107,7 +109,6 @@ class IndexTasks:
         token_starts
             For these shards only: a task gets few numbers even in a long run.
         """
-        start, stop = self.plan.sample_layout.shard_bounds(shard)
         stop_full = min(stop, self.plan.num_full_samples + 1)
         first = self._find_partition(token_starts, start)
         last = bisect_right(token_starts, (stop_full - 1) * self.plan.sequence_length) - 1

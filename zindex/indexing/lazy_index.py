@@ -248,9 +248,9 @@ def take_documents(
     return shuffled[0][start:stop]
 
 
-def count_tokens(plan: IndexPlan, source: LengthSource, documents: IntegerArray) -> int:
-    """Task: return the tokens of some documents."""
-    return int(order_lengths(plan, source, documents).sum(dtype=np.int64))
+def count_tokens(plan: IndexPlan, source: LengthSource, documents: IntegerArray) -> list[int]:
+    """Task: return the tokens of a shard of documents, for `start_partitions`."""
+    return [int(order_lengths(plan, source, documents).sum(dtype=np.int64))]
 
 
 def compute_boundaries(
@@ -262,11 +262,12 @@ def compute_boundaries(
 ) -> IntegerArray:
     """Task: return a shard of a sample index."""
     tasks = index_tasks.IndexTasks(plan, Path(), source)
-    first, near = tasks.find_partitions(starts, shard)
+    start, stop = plan.sample_layout.shard_bounds(shard)
+    first, near = tasks.find_partitions(starts, start, stop)
     for number in {*range(first, first + len(near)), len(starts) - 1}:
         documents = take_documents(plan, shuffled, *plan.document_layout.shard_bounds(number))
         tasks.ordered[number] = order_lengths(plan, source, documents)
-    return tasks.compute_boundaries(first, near, *plan.sample_layout.shard_bounds(shard))
+    return tasks.compute_boundaries(first, near, start, stop)
 
 
 def shuffle_samples(plan: IndexPlan, shuffled: Shuffled) -> IntegerArray:

@@ -33,6 +33,7 @@ from zindex.indexing.run_plan import (
     plan_run,
 )
 from zindex.indexing.store_build import BuildResult, find_index
+from zindex.indexing.task_size import choose_task_seconds, estimate_build
 from zindex.ingest.length_source import warn_of_duplicates
 from zindex.io.local import local_path
 from zindex.io.objects import Place, place_of
@@ -125,6 +126,7 @@ class Run:
         #: By directory: datasets of equal lengths share an index, which is built once.
         self.finished: dict[Place, BuildResult] = {}
         self._building = set[Place]()
+        self._task_seconds = 0.0
         self._labels = label_paths(self._paths)
         self._has_waited = False
 
@@ -217,6 +219,7 @@ class Run:
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             heartbeats = asyncio.create_task(write_heartbeats(lambda: self._building))
             stack.callback(heartbeats.cancel)
+            self._choose_task_seconds(early.values(), executor)
             for root, blend in early.items():
                 self._start(group, [root], self._build_one(blend, executor, {}))
             ahead = {}
@@ -231,6 +234,7 @@ class Run:
             await _keep_wanted(ahead, missing.values())
             to_come = (item for root, item in missing.items() if root not in early)
             self.progress.expect(sum(self._store_plan(item).num_shards for item in to_come))
+            self._choose_task_seconds(missing.values(), executor)
             small = {root: item for root, item in missing.items() if _is_small(item)}
             if len(small) < MIN_SMALL:
                 small = {}
@@ -239,6 +243,11 @@ class Run:
             for root, item in missing.items():
                 if root not in small and root not in early:
                     self._start(group, [root], self._build_one(item, executor, ahead))
+
+    def _choose_task_seconds(self, items: Iterable[PlannedStore], executor: Executor) -> None:
+        """Choose how much work a task does while these stores are built."""
+        seconds = sum(estimate_build(item.plan) for item in items)
+        self._task_seconds = choose_task_seconds(seconds, executor.num_threads, executor.overhead)
 
     def _start(
         self, group: asyncio.TaskGroup, roots: Iterable[Place], build: Coroutine[Any, Any, None]
@@ -260,14 +269,15 @@ class Run:
         indices = [(item.plan, item.source) for item in items if isinstance(item, PlannedIndex)]
         num_shards = sum(self._store_plan(item).num_shards for item in items)
         with self.progress.step(f"{len(small)} small indices", num_shards) as advance:
-            await build_small(indices, self.config.index, executor, advance, self._finish)
+            folder, seconds = self.config.index, self._task_seconds
+            await build_small(indices, folder, executor, advance, self._finish, seconds)
 
     async def _build_one(
         self, item: PlannedStore, executor: Executor, ahead: dict[str, Permutation]
     ) -> None:
         """Build one index or blend."""
         store_plan, source = self._store_plan(item), None
-        settings: dict[str, Any] = {"label": self._label(item)}
+        settings: dict[str, Any] = {"label": self._label(item), "task_seconds": self._task_seconds}
         if isinstance(item, PlannedIndex):
             source = item.source
         else:

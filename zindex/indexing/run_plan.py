@@ -19,7 +19,7 @@ from zindex import schema
 from zindex.config import RunConfig
 from zindex.errors import PlanError
 from zindex.execution.executor import Executor, run_together
-from zindex.indexing.store_build import batch_items
+from zindex.indexing.task_size import batch_items, choose_task_seconds
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io.objects import is_remote
 from zindex.io.request_threads import map_in_threads
@@ -39,8 +39,10 @@ P = TypeVar("P", bound=SplitPlan)
 
 #: Bytes of ``.idx`` files that one process checks itself, in about a tenth of a second.
 FEW_NBYTES = 1 << 28
-#: Maximum bytes and files per task.
+#: Maximum bytes and files per task; more bytes if there are more threads than tasks pay for.
 TASK_NBYTES, TASK_FILES = 1 << 28, 64
+# Bytes that a thread checks per second.
+_CHECK_BANDWIDTH = 2e9
 # Threads that open datasets, which mostly wait for the file system.
 _NUM_OPENERS = 8
 # Priority over permutations computed ahead, because all other tasks need the datasets.
@@ -381,12 +383,20 @@ async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[Length
         found = await executor.run(open_pairs, absolute, key=key, priority=_FIRST)
         return [replace(source, path=pairs[row]) for source, row in zip(found, rows, strict=True)]
 
-    batches = batch_items([_idx_nbytes(path) for path in pairs], TASK_FILES, TASK_NBYTES)
+    sizes = [_idx_nbytes(path) for path in pairs]
+    room = check_nbytes(sum(sizes), executor.num_threads, executor.overhead)
+    batches = batch_items(sizes, TASK_FILES, room)
     opened = chain.from_iterable(await run_together(map(one, batches)))
     by_path = dict(zip(pairs, opened, strict=True))
     others = [path for path in paths if path not in by_path]
     by_path |= zip(others, open_here(others), strict=True)
     return [by_path[path] for path in paths]
+
+
+def check_nbytes(nbytes: int, num_threads: int, overhead: float) -> float:
+    """Return the maximum bytes of ``.idx`` files per task, of so many in total."""
+    seconds = choose_task_seconds(nbytes / _CHECK_BANDWIDTH, num_threads, overhead)
+    return max(TASK_NBYTES, seconds * _CHECK_BANDWIDTH)
 
 
 def open_pairs(paths: Sequence[str]) -> list[LengthSource]:

@@ -1,7 +1,7 @@
 """The build of one store: find it, begin it, run a task per shard, commit it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, starmap
 from typing import Any, ClassVar, Generic, TypeVar
@@ -13,6 +13,7 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import NotReadyError, PlanError, StoreNotFoundError, VerificationError
 from zindex.execution.executor import Executor, run_together
 from zindex.indexing.computed_arrays import fill_shuffle
+from zindex.indexing.task_size import batch_shards
 from zindex.io.objects import Place, PlaceLike
 from zindex.plan.build_plan import BuildPlan, CountedPlan, count_epochs
 from zindex.store.commit import StorePlan, begin_store, commit_store, read_plan
@@ -41,25 +42,6 @@ class BuildResult:
 
 def ignore_progress(num_shards: int) -> None:
     """Ignore progress."""
-
-
-def batch_items(sizes: Sequence[int], most: int, room: int) -> list[range]:
-    """Group consecutive items into batches, one per task.
-
-    Parameters
-    ----------
-    sizes
-        Size of each item.
-    most, room
-        Maximum number and total size of the items of a batch; a larger item is a batch by itself.
-    """
-    batches, start, filled = [], 0, 0
-    for number, size in enumerate(sizes):
-        if number > start and (number - start == most or filled + size > room):
-            batches.append(range(start, number))
-            start, filled = number, 0
-        filled += size
-    return [*batches, range(start, len(sizes))] if sizes else []
 
 
 def open_index(store_plan: StorePlan) -> Store:
@@ -107,6 +89,8 @@ class StoreBuild(Generic[P]):
     label: str = ""
     #: Added to the priorities of all tasks.
     priority: int = 0
+    #: Seconds that a task should compute at least; see `choose_task_seconds`.
+    task_seconds: float = 0.0
     #: Called with all arrays once they are computed, before they are stored, if computed by this
     #: process.
     publish: Callable[[Any], None] | None = None
@@ -179,11 +163,18 @@ class StoreBuild(Generic[P]):
         layout: ArrayLayout,
         arguments: Callable[[int], tuple[Any, ...]],
     ) -> list[ShardResult]:
-        """Run one task for every shard of an array, with arguments that depend on its number."""
+        """Run a function for every shard of an array, with arguments that depend on its number."""
         return await store_together(
-            self.store(stage, function, *arguments(shard), number=shard)
-            for shard in range(layout.num_shards)
+            self.store(stage, store_each, function, list(map(arguments, shards)), number=shards[0])
+            for shards in batch_shards(layout, self.task_seconds)
         )
+
+
+def store_each(
+    function: Callable[..., ShardResult], arguments: Iterable[tuple[Any, ...]]
+) -> list[ShardResult]:
+    """Task: store shards, one after the other."""
+    return list(starmap(function, arguments))
 
 
 async def store_together(

@@ -343,6 +343,12 @@ def read_root(root: Place) -> dict[str, Any]:
             f"{root} is not built yet: {status.num_done} of {status.num_shards} shards are "
             "finished; run the build again to go on from there"
         ) from None
+    return parse_root(content, root)
+
+
+def parse_root(content: bytes, root: Place) -> dict[str, Any]:
+    """Return ``attributes.zindex`` of a store from its root ``zarr.json``; see `read_root`."""
+    path = root / ROOT_KEY
     metadata = parse_json(content, str(path))
     attributes = metadata.get("attributes")
     facts = attributes.get("zindex") if isinstance(attributes, dict) else None

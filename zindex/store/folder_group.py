@@ -10,18 +10,18 @@ reads only the stores. Stores are shared by content, so they do not contain name
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from zindex.errors import StoreError, StoreNotFoundError, StoreUnavailableError, VerificationError
+from zindex.errors import StoreError, StoreNotFoundError, VerificationError
 from zindex.io import files
 from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
 from zindex.store.check_place import PLAN_KEY
 from zindex.store.checked_json import parse_as
-from zindex.store.commit import ROOT_KEY, canonical_json, parse_json, read_root
+from zindex.store.commit import ROOT_KEY, canonical_json, parse_json, parse_root
 from zindex.store.layout import ArrayLayout, parse_layouts
 
 
@@ -89,30 +89,55 @@ def write_group(folder: Place, *, create: bool = True) -> None:
     began, as each checks again after its own write.
     """
     path = folder / ROOT_KEY
+    content, described = None, None
     for _ in range(_NUM_ATTEMPTS):
         known = _read(path)
-        if not (create if known is None else _is_ours(known)):
+        is_own = known is not None and known == content
+        if not is_own and not (create if known is None else _is_ours(known)):
             return
-        content = _describe(folder)
+        found = _read_entries(folder)
+        if found != described:
+            content, described = _describe(folder, found), found
         if known == content:
             return
+        assert content is not None
         files.write_once(path, [content], replace=True)
 
 
 def read_names(folder: Place) -> dict[str, StoreNames]:
     """Return the names of the stores of a folder in its runs, by the names of their directories."""
-    return _join_names(folder, sorted(files.list_names(folder)))
+    entries = [entry for entry in files.list_names(folder) if entry.startswith(_NAMES_PREFIX)]
+    found = {entry: _read(folder / entry) for entry in sorted(entries)}
+    return _join_names(folder, {entry: text for entry, text in found.items() if text is not None})
 
 
-def _join_names(folder: Place, entries: Iterable[str]) -> dict[str, StoreNames]:
+def _join_names(folder: Place, found: Mapping[str, bytes]) -> dict[str, StoreNames]:
     """Return the names that all runs saved among the entries of a folder."""
     names: dict[str, StoreNames] = {}
-    for entry in entries:
-        if entry.startswith(_NAMES_PREFIX) and (text := _read(folder / entry)) is not None:
+    for entry, text in found.items():
+        if entry.startswith(_NAMES_PREFIX):
             rows = parse_json(text, str(folder / entry))
             for name, each in parse_as(_NAMES, rows, str(folder / entry)).items():
                 names[name] = names[name].join(each) if name in names else each
     return names
+
+
+def _read_entries(folder: Place) -> dict[str, bytes]:
+    """Return the files that a group describes, by entry: saved names, and roots of stores."""
+    entries = sorted(files.list_names(folder))
+    entries = [
+        entry
+        for entry in entries
+        if entry.startswith(_NAMES_PREFIX) or not entry.endswith((".json", ".partial"))
+    ]
+
+    def read(entry: str) -> bytes | None:
+        is_names = entry.startswith(_NAMES_PREFIX)
+        return _read(folder / entry if is_names else folder / entry / ROOT_KEY)
+
+    texts = map_in_threads(_NUM_THREADS, read, entries)
+    found = zip(entries, texts, strict=True)
+    return {entry: text for entry, text in found if text is not None}
 
 
 def _read(path: Place) -> bytes | None:
@@ -130,17 +155,15 @@ def _is_ours(content: bytes | None) -> bool:
     return False
 
 
-def _describe(folder: Place) -> bytes:
-    """Return the ``zarr.json`` of a folder's group."""
-    entries = sorted(files.list_names(folder))
-    places = [name for name in entries if not name.endswith((".json", ".partial"))]
-    stores = map_in_threads(_NUM_THREADS, lambda name: _read_store(folder / name), places)
-    names = _join_names(folder, entries)
+def _describe(folder: Place, found: Mapping[str, bytes]) -> bytes:
+    """Return the ``zarr.json`` of a folder's group, from its files."""
+    names = _join_names(folder, found)
     metadata: dict[str, Any] = {}
-    for name, found in zip(places, stores, strict=True):
-        if found is None:
+    for name, text in found.items():
+        store = None if name.startswith(_NAMES_PREFIX) else _parse_store(folder / name, text)
+        if store is None:
             continue
-        attributes, layouts = found
+        attributes, layouts = store
         facts = attributes | (_attributes(names[name]) if name in names else {})
         metadata[name] = {"zarr_format": 3, "node_type": "group", "attributes": facts}
         sizes: dict[str, int] = {}
@@ -166,17 +189,13 @@ def _attributes(names: StoreNames) -> dict[str, Any]:
     return {key: value for key, value in asdict(names).items() if key != "is_blend"}
 
 
-def _read_store(root: Place) -> tuple[dict[str, Any], tuple[ArrayLayout, ...]] | None:
-    """Return attributes and arrays of a store; None unless it is committed and intact."""
-    if not files.exists(root / ROOT_KEY):
-        return None
+def _parse_store(root: Place, text: bytes) -> tuple[dict[str, Any], tuple[ArrayLayout, ...]] | None:
+    """Return attributes and arrays of a store; None unless it is intact."""
     try:
-        layouts = parse_layouts(read_root(root)["arrays"], root)
-        attributes = parse_json(files.read_file(root / ROOT_KEY), str(root))["attributes"]
+        layouts = parse_layouts(parse_root(text, root)["arrays"], root)
+        attributes = parse_json(text, str(root))["attributes"]
         canonical_json(attributes)
         return attributes, layouts
-    except StoreUnavailableError:
-        raise
     # The last two for JSON that zindex never writes, such as NaN.
     except (StoreError, VerificationError, ValueError, RecursionError):
         return None
