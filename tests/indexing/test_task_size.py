@@ -115,11 +115,20 @@ def test_a_task_of_several_shards_stores_only_the_missing_ones(
     assert kept == {path: stamp for path, stamp in stamps.items() if path != lost}
 
 
-def test_many_datasets_are_few_tasks(tmp_path: Path, write_corpus: WriteCorpus) -> None:
-    paths = [write_corpus([*LENGTHS, number], name=f"d{number}") for number in range(1, 41)]
-    config = make_config(tmp_path, *paths, order="scalable", split="1,0,0", grid=ChunkGrid())
-    executor = ClusterLike()
-    zindex.build(config, executor)
-    stages = [span.stage for span in executor.timeline.spans]
-    # 40 indices of 12 ms on a thousand threads: a task of 38 ms for each 3 ms of the client's.
-    assert stages.count("bundle") == 14
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+@pytest.mark.parametrize("grid", [ChunkGrid(), ChunkGrid(4, 32)], ids=["one shard", "several"])
+def test_many_datasets_are_few_tasks(
+    tmp_path: Path, write_corpus: WriteCorpus, grid: ChunkGrid, order: Any
+) -> None:
+    paths = [write_corpus([*LENGTHS * 4, number], name=f"d{number}") for number in range(1, 41)]
+
+    def build(name: str, executor: ClusterLike) -> list[str]:
+        settings = {"order": order, "grid": grid, "split": "1,0,0", "index": str(tmp_path / name)}
+        zindex.build(make_config(tmp_path, *paths, **settings), executor)
+        return [span.stage for span in executor.timeline.spans]
+
+    stages = build("together", ClusterLike())
+    # 40 indices of 12 ms, or of 24 to 28 ms, in tasks of at most 38 or 55 ms.
+    assert stages.count("bundle") == (14 if grid == ChunkGrid() else 30)
+    build("alone", ClusterLike(0.0))
+    assert all_files(tmp_path / "together") == all_files(tmp_path / "alone")

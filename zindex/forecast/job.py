@@ -8,7 +8,7 @@ from zindex.execution.dask_executor import DaskExecutor
 from zindex.indexing.index import MAX_INDICES, MIN_SMALL, bundle_seconds
 from zindex.indexing.run_plan import FEW_NBYTES, TASK_FILES, check_nbytes
 from zindex.indexing.task_size import choose_task_seconds, count_tasks, estimate_seconds
-from zindex.plan.build_plan import Order, Stored, choose_grid
+from zindex.plan.build_plan import MAX_SHARD_LENGTH, Order, Stored, choose_grid
 from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH, ChunkGrid
 
 #: Bytes per document in a ``.idx`` file.
@@ -100,13 +100,14 @@ class Job:
 
     def bundle_tasks(self, num_threads: int) -> int:
         """Return the number of tasks that build bundles of small indices; 0 without bundles."""
-        is_small = self.document_shards == self.sample_shards == 1
+        task_seconds = self.task_seconds(num_threads)
+        rows = self.dataset_documents + self.dataset_samples
+        seconds = estimate_seconds(rows, self.index_shards)
+        is_short = self.dataset_documents <= MAX_SHARD_LENGTH and seconds <= task_seconds
+        is_small = is_short or self.document_shards == self.sample_shards == 1
         if not is_small or self.num_datasets < MIN_SMALL:
             return 0
-        rows = self.dataset_documents + self.dataset_samples
-        seconds = estimate_seconds(rows, 3 if self.stored == "all" else 1)
-        room = bundle_seconds(self.num_datasets * seconds, num_threads)
-        room = max(room, self.task_seconds(num_threads))
+        room = max(task_seconds, bundle_seconds(self.num_datasets * seconds, num_threads))
         return -(-self.num_datasets // min(MAX_INDICES, max(1, int(room / seconds))))
 
     def stage_tasks(self, stage: str, num_threads: int) -> int:
@@ -122,12 +123,15 @@ class Job:
         return num_arrays * count_tasks(num_steps // num_arrays, length, seconds)
 
     @property
+    def index_shards(self) -> int:
+        """Number of array files per dataset."""
+        others = self.document_shards + self.sample_shards if self.stored == "all" else 0
+        return self.sample_shards + others
+
+    @property
     def num_shards(self) -> int:
         """Number of array files that the build writes."""
-        index = self.sample_shards
-        if self.stored == "all":
-            index += self.document_shards + self.sample_shards
-        return index * self.num_datasets + 2 * self.blend_shards
+        return self.index_shards * self.num_datasets + 2 * self.blend_shards
 
     def loads(self) -> dict[str, tuple[int, int]]:
         """Return the number of steps and of elements of each stage.

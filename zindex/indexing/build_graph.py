@@ -26,7 +26,7 @@ from zindex.indexing.index import (
     BuiltBatch,
     batch_small,
     build_batch,
-    is_small,
+    is_built_whole,
 )
 from zindex.indexing.index_graph import add_index, shard_results
 from zindex.indexing.index_tasks import IndexTasks
@@ -161,7 +161,7 @@ class _RunGraph:
             (root, item)
             for root, item in missing
             if isinstance(item, PlannedIndex) and isinstance(item.plan, IndexPlan)
-            if is_small(item.plan)
+            if is_built_whole(item.plan, self.task_seconds)
         ]
         if len(small) < MIN_SMALL:
             return {}

@@ -36,6 +36,7 @@ from zindex.ingest.length_source import LengthSource
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
+from zindex.plan.build_plan import MAX_SHARD_LENGTH
 from zindex.plan.index_plan import IndexPlan
 from zindex.store.layout import ArrayLayout
 from zindex.store.shard_files import ShardResult, store_all_shards, store_shard
@@ -193,6 +194,15 @@ def is_small(plan: IndexPlan) -> bool:
     """Return whether an index has one shard of documents and one of samples."""
     layouts = (plan.document_layout, plan.sample_layout, plan.shuffle_layout)
     return all(layout.num_shards <= 1 for layout in layouts)
+
+
+def is_built_whole(plan: IndexPlan, task_seconds: float) -> bool:
+    """Return whether one task builds an index from start to commit, among many like it.
+
+    If it has several shards, it must not take longer than the tasks that store them would.
+    """
+    is_short = plan.num_rows <= MAX_SHARD_LENGTH and estimate_build(plan) <= task_seconds
+    return is_short or is_small(plan)
 
 
 def batch_small(

@@ -16,7 +16,7 @@ from zindex.indexing.blend import Permutation
 from zindex.indexing.build_futures import BuildFutures
 from zindex.indexing.coordination import NUM_WATCHED, Rank, wait_for_others, write_heartbeats
 from zindex.indexing.ensure import build_store
-from zindex.indexing.index import MIN_SMALL, build_small, is_small
+from zindex.indexing.index import MIN_SMALL, build_small, is_built_whole
 from zindex.indexing.run_plan import (
     BLEND_LABEL,
     PlannedBlend,
@@ -235,7 +235,7 @@ class Run:
             to_come = (item for root, item in missing.items() if root not in early)
             self.progress.expect(sum(self._store_plan(item).num_shards for item in to_come))
             self._choose_task_seconds(missing.values(), executor)
-            small = {root: item for root, item in missing.items() if _is_small(item)}
+            small = {root: item for root, item in missing.items() if self._is_small(item)}
             if len(small) < MIN_SMALL:
                 small = {}
             else:
@@ -248,6 +248,10 @@ class Run:
         """Choose how much work a task does while these stores are built."""
         seconds = sum(estimate_build(item.plan) for item in items)
         self._task_seconds = choose_task_seconds(seconds, executor.num_threads, executor.overhead)
+
+    def _is_small(self, item: PlannedStore) -> bool:
+        plan = item.plan
+        return isinstance(plan, IndexPlan) and is_built_whole(plan, self._task_seconds)
 
     def _start(
         self, group: asyncio.TaskGroup, roots: Iterable[Place], build: Coroutine[Any, Any, None]
@@ -330,7 +334,3 @@ async def _keep_wanted(ahead: dict[str, Permutation], missing: Iterable[PlannedS
         if permutation.plan.name not in wanted:
             await ahead.pop(split).close()
             await permutation.remove_scratch()
-
-
-def _is_small(item: PlannedStore) -> bool:
-    return isinstance(item.plan, IndexPlan) and is_small(item.plan)
