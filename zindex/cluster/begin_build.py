@@ -22,7 +22,8 @@ def begin_build(
 
     Call this on every rank of a job. Rank 0 builds; the others wait for its commits, and take over
     if its heartbeat stops. Permutations of blends whose sizes are known start before any dataset
-    is opened; those of other runs start before other work on their datasets.
+    is opened. Those of runs without a blend depend on the lengths of their dataset and start as
+    soon as it is checked, while others are.
 
     Parameters
     ----------

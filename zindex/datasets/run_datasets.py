@@ -14,7 +14,8 @@ from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.formats.token_dtypes import highest_id
-from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run, read_notes
+from zindex.indexing.open_sources import read_notes
+from zindex.indexing.run_plan import PlannedBlend, PlannedIndex, RunPlan, plan_run
 from zindex.maintenance.edits.journal import find_journals
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.lengths import adopt_source

@@ -6,7 +6,7 @@ from functools import cached_property
 from zindex.errors import ConfigError
 from zindex.execution.dask_executor import DaskExecutor
 from zindex.indexing.index import MAX_INDICES, MIN_SMALL, bundle_seconds
-from zindex.indexing.run_plan import FEW_NBYTES, TASK_FILES, check_nbytes
+from zindex.indexing.open_sources import FEW_NBYTES, TASK_FILES, check_nbytes
 from zindex.indexing.task_size import choose_task_seconds, count_tasks, estimate_seconds
 from zindex.plan.build_plan import MAX_SHARD_LENGTH, Order, Stored, choose_grid
 from zindex.store.layout import MAX_SHARDS, SHARD_LENGTH, ChunkGrid

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from zindex.indexing.build_futures import BuildFutures
 from zindex.indexing.coordination import NUM_WATCHED, Rank, wait_for_others, write_heartbeats
 from zindex.indexing.ensure import build_store
 from zindex.indexing.index import MIN_SMALL, build_small, is_built_whole
+from zindex.indexing.open_sources import has_much_to_check, open_by_tasks
 from zindex.indexing.run_plan import (
     BLEND_LABEL,
     PlannedBlend,
@@ -24,17 +25,17 @@ from zindex.indexing.run_plan import (
     PlannedStore,
     ResultKey,
     RunPlan,
+    are_independent,
     check_members,
-    has_much_to_check,
     known_blends,
     known_permutations,
     label_paths,
-    open_by_tasks,
+    plan_dataset,
     plan_run,
 )
 from zindex.indexing.store_build import BuildResult, find_index
 from zindex.indexing.task_size import choose_task_seconds, estimate_build
-from zindex.ingest.length_source import warn_of_duplicates
+from zindex.ingest.length_source import LengthSource, warn_of_duplicates
 from zindex.io.local import local_path
 from zindex.io.objects import Place, place_of
 from zindex.plan.blend_plan import PermutationPlan
@@ -55,7 +56,8 @@ def build(
     """Build every index and every blend of a run; finished shards are kept.
 
     Blends that depend on the configuration only, and permutations of blends of a configured size,
-    start before any dataset is opened.
+    start before any dataset is opened; indices of a run without a blend start as soon as their
+    dataset is open.
 
     Parameters
     ----------
@@ -176,12 +178,28 @@ class Run:
     def _store_plan(self, item: PlannedStore) -> StorePlan:
         return item.plan.store_plan(self.config.index)
 
-    async def _plan_run_by_tasks(self, executor: Executor) -> None:
+    async def _plan_run_by_tasks(
+        self, executor: Executor, receive: Callable[[Sequence[LengthSource]], None]
+    ) -> None:
         """Make the plan, opening the datasets by tasks if there is much to check."""
-        paths = self._paths
+        paths, sources = self._paths, None
         with self.timeline.span("open-datasets"):
-            sources = await open_by_tasks(paths, executor) if has_much_to_check(paths) else None
+            if has_much_to_check(paths):
+                sources = await open_by_tasks(paths, executor, receive)
             self._set_plan(await asyncio.to_thread(plan_run, self.config, sources=sources))
+
+    def _plan_early(self, sources: Sequence[LengthSource]) -> list[PlannedStore]:
+        """Return the large indices of open datasets that need no other dataset to be planned."""
+        if not are_independent(self.config):
+            return []
+        by_path = {source.path: source for source in sources}
+        return [
+            item
+            for dataset in self.config.members
+            if dataset.path in by_path
+            for item in plan_dataset(self.config, dataset, by_path[dataset.path])
+            if not self._is_small(item)
+        ]
 
     def _set_plan(self, plan: RunPlan) -> None:
         self.plan = plan
@@ -227,21 +245,31 @@ class Run:
                 ahead[plan.split] = Permutation(plan, executor, self.config.index)
                 stack.push_async_callback(ahead[plan.split].close)
                 ahead[plan.split].start()
+
+            def start_indices(sources: Sequence[LengthSource]) -> None:
+                """Start the indices of datasets that are open, while others are checked."""
+                found = self._missing(self._plan_early(sources))
+                large = {root: item for root, item in found.items() if root not in early}
+                early.update(large)
+                self._choose_task_seconds(early.values(), executor)
+                for root, item in large.items():
+                    self._start(group, [root], self._build_one(item, executor, {}))
+
             if self.plan is None:
-                await self._plan_run_by_tasks(executor)
+                await self._plan_run_by_tasks(executor, start_indices)
             assert self.plan is not None
             missing = self._missing(self.plan)
             await _keep_wanted(ahead, missing.values())
-            to_come = (item for root, item in missing.items() if root not in early)
-            self.progress.expect(sum(self._store_plan(item).num_shards for item in to_come))
             self._choose_task_seconds(missing.values(), executor)
+            missing = {root: item for root, item in missing.items() if root not in early}
+            self.progress.expect(sum(self._store_plan(i).num_shards for i in missing.values()))
             small = {root: item for root, item in missing.items() if self._is_small(item)}
             if len(small) < MIN_SMALL:
                 small = {}
             else:
                 self._start(group, small, self._build_small(small, executor))
             for root, item in missing.items():
-                if root not in small and root not in early:
+                if root not in small:
                     self._start(group, [root], self._build_one(item, executor, ahead))
 
     def _choose_task_seconds(self, items: Iterable[PlannedStore], executor: Executor) -> None:

@@ -1,53 +1,33 @@
 """The plan of a run: the index of every dataset and split, and the blend of every split.
 
 A blend with configured size and weights is known before any dataset is opened; others depend on the
-datasets' tokens. A ``.idx`` file is read completely before it is trusted: tens of gigabytes for
-trillions of tokens, which all nodes together read faster than one.
+datasets' tokens.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from zindex import schema
-from zindex.config import RunConfig
+from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import PlanError
-from zindex.execution.executor import Executor, run_together
-from zindex.indexing.task_size import batch_items, choose_task_seconds
-from zindex.ingest.length_source import LengthSource, open_source
-from zindex.io.objects import is_remote
-from zindex.io.request_threads import map_in_threads
+from zindex.indexing.open_sources import open_here, read_notes
+from zindex.ingest.length_source import LengthSource
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.plan.blend_sizes import BlendSizes, resolve_blend
-from zindex.plan.build_plan import SplitPlan, choose_grid
+from zindex.plan.build_plan import MAX_SHARD_LENGTH, SplitPlan, choose_grid
 from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.journal import BlendFacts
 from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES, split_range
 from zindex.store.open import Store
-from zindex.store.tokenizer_note import TokenizerNote
 from zindex.text.kept_tokenizer import check_blend
 
 P = TypeVar("P", bound=SplitPlan)
-
-#: Bytes of ``.idx`` files that one process checks itself, in about a tenth of a second.
-FEW_NBYTES = 1 << 28
-#: Maximum bytes and files per task; more bytes if there are more threads than tasks pay for.
-TASK_NBYTES, TASK_FILES = 1 << 28, 64
-# Bytes that a thread checks per second.
-_CHECK_BANDWIDTH = 2e9
-# Threads that open datasets, which mostly wait for the file system.
-_NUM_OPENERS = 8
-# Priority over permutations computed ahead, because all other tasks need the datasets.
-_FIRST = 3
-
 
 #: Name of the blend among those of datasets.
 BLEND_LABEL = "blend"
@@ -180,13 +160,12 @@ def plan_run(
         sources = open_here([dataset.path for dataset in config.members], require_bin=require_bin)
     if config.blend_kind is not None:
         check_blend(read_notes(sources))
-    spans = {
-        split: [split_range(source.facts.num_sequences, bookends) for source in sources]
-        for split, bookends in zip(SPLIT_NAMES, config.split_matrix, strict=True)
-    }
+    spans = [split_spans(config, source) for source in sources]
     tokens = {
-        split: [source.count_tokens(*span) for source, span in zip(sources, rows, strict=True)]
-        for split, rows in spans.items()
+        split: [
+            source.count_tokens(*own[split]) for source, own in zip(sources, spans, strict=True)
+        ]
+        for split in SPLIT_NAMES
     }
     blends = _plan_blends(config, tokens)
     requested = {
@@ -198,16 +177,41 @@ def plan_run(
         config = replace(config, grid=choose_grid(config.grid, sizes))
     members = []
     for row, (dataset, source) in enumerate(zip(config.members, sources, strict=True)):
+        if config.blend_kind is None:
+            members += plan_dataset(config, dataset, source)
+            continue
         for split in SPLIT_NAMES:
-            if config.blend_kind is None:
-                num_requested = config.samples_of(dataset, split)
-            else:
-                # A dataset that a blend does not draw from needs no index: 0 samples.
-                num_requested = requested.get(split, {}).get(row, 0)
-            span = spans[split][row]
-            item = plan_split(config, dataset.path, source, split, span, num_requested)
+            # A dataset that a blend does not draw from needs no index: 0 samples.
+            num_requested = requested.get(split, {}).get(row, 0)
+            item = plan_split(config, dataset.path, source, split, spans[row][split], num_requested)
             members += [] if item is None else [item]
     return RunPlan(tuple(members), blends)
+
+
+def split_spans(config: RunConfig, source: LengthSource) -> dict[str, tuple[int, int]]:
+    """Return the documents of each split of a dataset, half-open."""
+    splits = zip(SPLIT_NAMES, config.split_matrix, strict=True)
+    num_documents = source.facts.num_sequences
+    return {split: split_range(num_documents, bookends) for split, bookends in splits}
+
+
+def plan_dataset(
+    config: RunConfig, dataset: DatasetConfig, source: LengthSource
+) -> list[PlannedIndex[Any]]:
+    """Return the indices of one dataset of a run without a blend."""
+    spans = split_spans(config, source).items()
+    items = [
+        plan_split(config, dataset.path, source, split, span, config.samples_of(dataset, split))
+        for split, span in spans
+    ]
+    return [item for item in items if item is not None]
+
+
+def are_independent(config: RunConfig) -> bool:
+    """Return whether the indices of each dataset of a run do not depend on the other datasets."""
+    sizes = [MAX_SHARD_LENGTH] * len(config.members)
+    has_grid = config.packing is not None or choose_grid(config.grid, sizes) == config.grid
+    return config.blend_kind is None and has_grid
 
 
 def known_blends(config: RunConfig) -> tuple[PlannedBlend, ...]:
@@ -339,76 +343,3 @@ def check_members(store: Store, names: Sequence[str], lengths: Sequence[int], sp
             f"the {split} blend draws {int(counts[first]):,} samples of {names[first]}, which has "
             f"{lengths[first]:,}; raise the surplus or lower its weight"
         )
-
-
-def open_here(paths: Sequence[str], *, require_bin: bool = True) -> list[LengthSource]:
-    """Return the opened datasets, several opened at a time; raises as `open_source` does."""
-    num_threads = min(_NUM_OPENERS, len(paths))
-    return map_in_threads(num_threads, partial(open_source, require_bin=require_bin), paths)
-
-
-def read_notes(sources: Sequence[LengthSource]) -> dict[str, TokenizerNote | None]:
-    """Return the description of each dataset's tokenizer, by path."""
-    num_threads = min(_NUM_OPENERS, len(sources))
-    notes = map_in_threads(num_threads, LengthSource.read_note, sources)
-    return {source.path: note for source, note in zip(sources, notes, strict=True)}
-
-
-def has_much_to_check(paths: Iterable[str]) -> bool:
-    """Return whether the ``.idx`` files of datasets are large enough to check them in tasks."""
-    return sum(map(_idx_nbytes, paths)) > FEW_NBYTES
-
-
-async def open_by_tasks(paths: Sequence[str], executor: Executor) -> list[LengthSource]:
-    """Return the opened datasets, their ``.idx`` files checked by tasks, small ones in batches.
-
-    Parameters
-    ----------
-    paths
-        Paths of stores, and of pairs without their suffix.
-    executor
-        Where the tasks run; its workers must see the same files.
-
-    Raises
-    ------
-    StoreNotFoundError, SourceError
-        As `open_source` does.
-    """
-    pairs = [path for path in paths if _idx_nbytes(path)]
-
-    async def one(rows: range) -> list[LengthSource]:
-        # Workers may have another working directory.
-        absolute = [os.path.abspath(pairs[row]) for row in rows]
-        key = f"check-{rows.start}"
-        found = await executor.run(open_pairs, absolute, key=key, priority=_FIRST)
-        return [replace(source, path=pairs[row]) for source, row in zip(found, rows, strict=True)]
-
-    sizes = [_idx_nbytes(path) for path in pairs]
-    room = check_nbytes(sum(sizes), executor.num_threads, executor.overhead)
-    batches = batch_items(sizes, TASK_FILES, room)
-    opened = chain.from_iterable(await run_together(map(one, batches)))
-    by_path = dict(zip(pairs, opened, strict=True))
-    others = [path for path in paths if path not in by_path]
-    by_path |= zip(others, open_here(others), strict=True)
-    return [by_path[path] for path in paths]
-
-
-def check_nbytes(nbytes: int, num_threads: int, overhead: float) -> float:
-    """Return the maximum bytes of ``.idx`` files per task, of so many in total."""
-    seconds = choose_task_seconds(nbytes / _CHECK_BANDWIDTH, num_threads, overhead)
-    return max(TASK_NBYTES, seconds * _CHECK_BANDWIDTH)
-
-
-def open_pairs(paths: Sequence[str]) -> list[LengthSource]:
-    """Task: open pairs."""
-    return [open_source(path) for path in paths]
-
-
-def _idx_nbytes(path: str) -> int:
-    """Return the size of a pair's ``.idx`` file; 0 if there is none."""
-    if is_remote(path):
-        return 0
-    try:
-        return Path(f"{path}.idx").stat().st_size
-    except OSError:
-        return 0

@@ -23,6 +23,7 @@ from zindex.errors import (
     VerificationError,
 )
 from zindex.indexing import run_plan
+from zindex.indexing.open_sources import read_notes
 from zindex.indexing.store_build import find_index
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io import files
@@ -205,7 +206,7 @@ class RunJournal:
         """Return the lengths of a dataset, opened once, and the documents of the split in it."""
         if path not in self._opened:
             opened = open_source(path)
-            check_blend(run_plan.read_notes([*self._opened.values(), opened]))
+            check_blend(read_notes([*self._opened.values(), opened]))
             self._opened[path] = opened
         lengths = self._opened[path]
         bookends = self.config.split_matrix[SPLIT_NAMES.index(self.split)]

@@ -2,17 +2,20 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import zindex
 from tests.conftest import WriteCorpus
 from tests.indexing.runs import LENGTHS, ElsewhereExecutor, make_config
+from tests.trees import all_files
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing import run_plan as opening
-from zindex.indexing.run_plan import has_much_to_check, open_by_tasks, open_here
+from zindex.indexing import open_sources as opening
+from zindex.indexing.open_sources import has_much_to_check, open_by_tasks, open_here
 
 
 def test_sources_are_the_same_in_the_same_order(
@@ -86,3 +89,34 @@ def test_errors_are_those_of_opening(
     with pytest.raises(SourceError, match=r"bad\.idx") as caught:
         zindex.build(make_config(tmp_path, good, bad), SerialExecutor())
     assert caught.value.__notes__ == ["in task check-0"]
+
+
+@pytest.mark.parametrize("order", ["megatron", "scalable"])
+def test_without_a_blend_an_index_starts_while_other_datasets_are_checked(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    monkeypatch.setattr(opening, "FEW_NBYTES", 0)
+    monkeypatch.setattr(opening, "TASK_FILES", 1)
+    paths = [write_corpus(LENGTHS * number, name=f"pair-{number}") for number in (3, 4)]
+    started: list[str] = []
+
+    class SlowCheck(SerialExecutor):
+        """Checks the second dataset only once the shuffle of the first starts, or never will."""
+
+        async def run(self, function: Any, *args: Any, key: str, priority: int = 0) -> Any:
+            for _ in range(200 if key == "check-1" else 0):
+                if "shuffle-pair-3-train" in str(started):
+                    break
+                await asyncio.sleep(0.01)
+            started.append(key)
+            return await super().run(function, *args, key=key, priority=priority)
+
+    config = make_config(tmp_path, *paths, order=order)
+    results = zindex.build(config, SlowCheck())
+    assert "shuffle-pair-3-train" in str(started[: started.index("check-1")])
+    assert len(results) == 6
+    assert all(result.num_written == result.num_shards for result in results.values())
+    other = replace(config, index=str(tmp_path / "other"))
+    monkeypatch.setattr(opening, "FEW_NBYTES", 1 << 30)
+    zindex.build(other, SerialExecutor())
+    assert all_files(tmp_path / "other") == all_files(tmp_path / "index")
