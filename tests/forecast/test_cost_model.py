@@ -191,6 +191,14 @@ def test_small_indices_are_built_by_bundles() -> None:
     assert not Job(1e14, num_datasets=500).bundle_tasks(1)
 
 
+@pytest.mark.parametrize("num_tokens", [1e11, 1e12, 1e13, 1e14])
+@pytest.mark.parametrize("num_datasets", [100, 1000])
+def test_more_nodes_are_not_slower(num_tokens: float, num_datasets: int) -> None:
+    job = Job(num_tokens, num_datasets=num_datasets)
+    seconds = [forecast_build(job, Machines(nodes)).seconds for nodes in (1, 10, 100, 1000)]
+    assert all(more <= 1.02 * few for few, more in pairwise(seconds))
+
+
 @pytest.mark.parametrize("job", jobs(), ids=name)
 @pytest.mark.parametrize("num_nodes", [1, 7, 100])
 def test_nothing_is_faster_than_its_resources(job: Job, num_nodes: int) -> None:

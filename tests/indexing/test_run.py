@@ -17,7 +17,8 @@ from zindex.errors import PlanError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.execution.timeline import Timeline
 from zindex.indexing import run as building_run
-from zindex.indexing import run_plan as building_opening
+from zindex.indexing import open_sources as building_opening
+from zindex.indexing import run_plan
 from zindex.indexing import store_build
 from zindex.indexing.blend_arrays import open_blend_arrays
 from zindex.ingest.length_source import open_source
@@ -281,11 +282,11 @@ class TestBlends:
     ) -> None:
         config = make_config(tmp_path, *members, samples={"train": 40}, split="60,40,0")
         zindex.build(config, SERIAL)
-        plan_epochs = building_opening.plan_epochs
+        plan_epochs = run_plan.plan_epochs
 
         def plan_fewer(*args: Any, **settings: Any) -> EpochPlan:
             return dataclasses.replace(plan_epochs(*args, **settings), num_samples=20)
 
-        monkeypatch.setattr(building_opening, "plan_epochs", plan_fewer)
+        monkeypatch.setattr(run_plan, "plan_epochs", plan_fewer)
         with pytest.raises(PlanError, match=r"train blend draws 30 samples of .*web, which has 20"):
             zindex.build(config, SERIAL)
