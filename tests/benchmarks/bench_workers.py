@@ -45,6 +45,8 @@ from zindex.store.layout import SHARD_LENGTH
 # Seconds in which heartbeats alone are measured.
 _IDLE_SECONDS = 5.0
 _CUT = 1 << 9
+# Results of empty tasks, times workers that hold them.
+_MOST_RESULTS = 200_000
 
 
 @contextmanager
@@ -111,6 +113,7 @@ def measure_costs(cluster: Cluster, num_tasks: int) -> tuple[dict[str, float], C
     with cluster.measure(figures):
         measure_task_seconds(cluster.client, num_tasks)
     figures = {name: value / 2 for name, value in figures.items()}  # it runs all twice
+    figures["num_tasks"] = float(num_tasks)
     return figures, Costs(
         client_task_seconds=figures["client_seconds"] / num_tasks,
         scheduler_task_seconds=figures["scheduler_seconds"] / num_tasks,
@@ -154,8 +157,13 @@ def fit_dataset(figures: dict[str, float], job: Job, costs: Costs) -> Costs:
 
 def measure(
     numbers: list[int], num_tasks: int, num_datasets: int, num_documents: int, num_runs: int
-) -> list[Table]:
-    """Return what empty tasks and builds take on each number of workers, and the forecasts."""
+) -> Iterator[list[Table]]:
+    """Yield what empty tasks and builds take on each number of workers, and the forecasts."""
+    titles = {
+        "tasks": f"up to {num_tasks:,} empty tasks",
+        "datasets": f"builds of {num_datasets:,} datasets of 200 documents",
+        "shards": f"builds of {num_documents:,} documents in shards of {_CUT}",
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
@@ -174,7 +182,9 @@ def measure(
         for number in numbers:
             with start_stubs(number, folder) as client:
                 cluster = Cluster.of(client)
-                runs = [measure_costs(cluster, num_tasks) for _ in range(num_runs)]
+                # Two processes do not serve the results of more.
+                most = min(num_tasks, _MOST_RESULTS // number)
+                runs = [measure_costs(cluster, most) for _ in range(num_runs)]
                 rows["tasks"].append(make_row(number, [figures for figures, _ in runs]))
                 costs = fit_dataset(
                     *measure_build(cluster, few, SHARD_LENGTH, grouped=True), runs[-1][1]
@@ -188,12 +198,7 @@ def measure(
                             done.append(figures | predicted)
                         suffix = "" if grouped else ", a task for each"
                         rows[work].append(make_row(number, done, suffix))
-    titles = {
-        "tasks": f"{num_tasks:,} empty tasks",
-        "datasets": f"builds of {num_datasets:,} datasets of 200 documents",
-        "shards": f"builds of {num_documents:,} documents in shards of {_CUT}",
-    }
-    return [Table(key, titles[key], each, notes=_NOTES) for key, each in rows.items()]
+            yield [Table(key, titles[key], each, notes=_NOTES) for key, each in rows.items()]
 
 
 _NOTES = [
@@ -226,11 +231,12 @@ def main() -> None:
     start = time.perf_counter()
     numbers = sorted(arguments.workers)
     sizes = arguments.tasks, arguments.datasets, int(arguments.documents)
-    tables = measure(numbers, *sizes, arguments.runs)
-    for table in tables:
-        show(table)
+    # What is measured is kept if a later number of workers is too much for this machine.
+    for tables in measure(numbers, *sizes, arguments.runs):
+        for table in tables:
+            show(table)
+        Record.of("bench_workers", tables, arguments.folder).write(arguments.json)
     print(f"{time.perf_counter() - start:.0f} s in all")
-    Record.of("bench_workers", tables, arguments.folder).write(arguments.json)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import PlanError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.execution.timeline import Timeline
-from zindex.indexing import run as building_run
 from zindex.indexing import open_sources as building_opening
-from zindex.indexing import run_plan
-from zindex.indexing import store_build
+from zindex.indexing import run as building_run
+from zindex.indexing import run_plan, store_build
 from zindex.indexing.blend_arrays import open_blend_arrays
 from zindex.ingest.length_source import open_source
 from zindex.plan.epochs import EpochPlan
