@@ -186,6 +186,7 @@ def measure(
                 most = min(num_tasks, _MOST_RESULTS // number)
                 runs = [measure_costs(cluster, most) for _ in range(num_runs)]
                 rows["tasks"].append(make_row(number, [figures for figures, _ in runs]))
+                measure_build(cluster, few, SHARD_LENGTH, grouped=True)  # imports and connections
                 costs = fit_dataset(
                     *measure_build(cluster, few, SHARD_LENGTH, grouped=True), runs[-1][1]
                 )
