@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
@@ -155,7 +156,7 @@ def test_the_directory_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(_cache_folders.tempfile, "gettempdir", lambda: "/scratch")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/scratch")
     shared = Path(f"/scratch/zindex-{os.geteuid()}")
     assert [path.parent for path in _cache_folders.folders()] == [
         tmp_path / ".cache/zindex",
@@ -174,7 +175,7 @@ def test_the_next_directory_is_used_if_one_cannot_be_written(
 ) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    monkeypatch.setattr(_cache_folders.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     first, second = make_kernel(), make_kernel()
     assert not is_compiled(first)
     assert first(41) == 42
@@ -272,6 +273,7 @@ def test_kernels_depend_on_no_other_sources() -> None:
     ours = {node.module or "" for node in nodes if (node.module or "").startswith("zindex")}
     assert {name for name in ours if not name.startswith("zindex.kernels")} <= {
         "zindex.arrays",
+        "zindex.cache_folders",
         "zindex.errors",
     }
 

@@ -157,7 +157,7 @@ def test_13_reads_each_copy_of_a_file_for_itself(tmp_path: Path) -> None:
     for order in (True, False, "cogdata_urlbuffer"):
         make = functools.partial(MergedDataset, [source], False, shuffle_streaming_subsets=order)
         whole = [sample["__key__"] for sample in make()]
-        assert sorted(whole[:7]) == sorted(whole[7:]) == list("0123456")
+        assert sorted(whole) == sorted("0123456" * 2)
         if order == "cogdata_urlbuffer":
             assert "".join(whole) == "63501246350124"
         states: dict[str, Any] = {}

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import version
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from zindex.cache_folders import cache_folders
 from zindex.kernels import IMPORTED
 
 _PACKAGE = Path(__file__).parent
@@ -38,15 +38,11 @@ def folders() -> list[Path]:
         return []
     name = PREFIX + _version(tuple((path, item.st_mtime_ns, item.st_size) for path, item in status))
     if base := chosen or os.environ.get("NUMBA_CACHE_DIR"):
-        bases = [Path(base)]
-    else:
-        bases = [Path(tempfile.gettempdir(), f"zindex-{os.geteuid()}")]
-        home, caches = os.path.expanduser("~"), os.environ.get("XDG_CACHE_HOME", "")
-        if os.path.isabs(caches) or os.path.isdir(home):
-            bases.insert(0, Path(caches if os.path.isabs(caches) else f"{home}/.cache", "zindex"))
-        if (SHARED / name).exists():
-            bases.append(SHARED)
-    return [base / name for base in bases]
+        return [Path(base, name)]
+    found = cache_folders(name)
+    if (SHARED / name).exists():
+        found.append(SHARED / name)
+    return found
 
 
 @lru_cache(maxsize=1)

@@ -6,14 +6,18 @@ from contextlib import closing, suppress
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
+import numpy as np
+
 from zindex.errors import SourceError
 from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
 from zindex.io.file_list import SourceFile, list_files
-from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths
+from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths, RawSample
+from zindex.sources.sample_offsets import Table
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SCAN_NBYTES = 1 << 20
 
 
 class JsonlFiles(PartFiles):
@@ -104,6 +108,52 @@ class JsonlFiles(PartFiles):
                     self._breaks.setdefault(number, {})[inner + 1] = line - 1
         except DamageError as damage:
             self.damage.report(url, damage, "the rest of this part")
+
+    def parse_sample(self, raw: RawSample) -> dict[str, Any] | None:
+        """Return the object of a line; see `SampleFiles.parse_sample`."""
+        number, row, line = raw
+        url = self.urls[number]
+        parse = parse_object if self._is_exact else loads
+        try:
+            sample = parse(line)
+        except (ValueError, RecursionError, SourceError):
+            sample = None
+        if type(sample) is not dict:
+            assert self._offsets is not None
+            first = int(self._offsets.tables[number][row, 0])
+            line = line.removesuffix(b"\n")
+            if not first:
+                line = line.removeprefix(_BYTE_ORDER_MARK)
+            return self._parse_again(url, [line], 0, first, row)
+        if None in sample.values():
+            _fill(sample)
+        sample["__url__"] = url
+        sample["__key__"] = str(row)
+        return sample
+
+    def _scan(self, file: SourceFile) -> Table:
+        """Return the offset of each line; blank lines at the end are left out."""
+        nbytes = file.nbytes or 0
+        found = [np.zeros(1, np.int64)]
+        last = b""
+        with open_local(file) as descriptor:
+            at = 0
+            while chunk := read_local(file, descriptor, at, _SCAN_NBYTES):
+                breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+                found.append(breaks + (at + 1))
+                at += len(chunk)
+                last = chunk
+        if not last.endswith(b"\n"):
+            found.append(np.array([nbytes]))
+        offsets = np.concatenate(found)
+        if nbytes and len(offsets) > 1:
+            with open_local(file) as descriptor:
+                while len(offsets) > 1:
+                    start, stop = offsets[-2:].tolist()
+                    if read_local(file, descriptor, start, stop - start).strip():
+                        break
+                    offsets = offsets[:-1]
+        return offsets[: 1 if not nbytes else None].reshape(-1, 1)
 
     def _parse_again(
         self, url: str, lines: list[bytes], index: int, first: int, number: int

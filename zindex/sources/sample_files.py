@@ -5,13 +5,16 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Literal, Self, get_args
 
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import open_local, read_local
 from zindex.io.file_list import SourceFile
+from zindex.sources.sample_offsets import SampleCount, SampleOffsets, Table, find_offsets
 from zindex.store.commit import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -136,6 +139,37 @@ class SampleFiles(ABC):
         """Return the stored bytes of a part; None if that would take a request to a store."""
         return None
 
+    def find_samples(self) -> SampleCount | None:
+        """Return the number of samples, found once; None if they can only be read in order."""
+        return None
+
+    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[Any]:
+        """Return samples in any order, without parsing them; see `parse_sample`.
+
+        Parameters
+        ----------
+        ranges
+            Ranges of numbers ``[start, stop)`` of samples, counted over all files.
+
+        Raises
+        ------
+        SourceError
+            If a file has changed.
+        StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
+            If they cannot be read.
+        """
+        raise NotImplementedError
+
+    def parse_sample(self, raw: Any) -> dict[str, Any] | None:
+        """Return a sample with ``__url__`` and ``__key__``; None if it is damaged and skipped.
+
+        Raises
+        ------
+        SourceError
+            If it is damaged, unless damage is skipped.
+        """
+        raise NotImplementedError
+
     @property
     @abstractmethod
     def num_skipped(self) -> int:
@@ -148,6 +182,64 @@ class SampleFiles(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the list of files, their sizes and the parts."""
+
+
+#: Number of a file, number of a sample in it, and its bytes.
+RawSample = tuple[int, int, bytes]
+_MAX_OPEN = 128
+
+
+class Descriptors:
+    """Local files that stay open between reads, the last used ones.
+
+    Parameters
+    ----------
+    files
+        The files.
+    """
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._files = files
+        self._opened: OrderedDict[int, int] = OrderedDict()
+
+    def read(self, number: int, offset: int, nbytes: int) -> bytes:
+        """Return bytes of a file.
+
+        Raises
+        ------
+        SourceError
+            If its size has changed.
+        StoreNotFoundError, StoreUnreadableError
+            If it cannot be read.
+        """
+        descriptor = self._opened.get(number)
+        if descriptor is None:
+            descriptor = self._open(number)
+        content = os.pread(descriptor, nbytes, offset)
+        if len(content) == nbytes:
+            return content
+        file = self._files[number]
+        while len(content) < nbytes:
+            rest = read_local(file, descriptor, offset + len(content), nbytes - len(content))
+            if not rest:
+                raise SourceError(
+                    f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it ends "
+                    f"at byte {offset + len(content):,}; it was changed since, so open the source "
+                    "again"
+                )
+            content += rest
+        return content
+
+    def _open(self, number: int) -> int:
+        with open_local(self._files[number]) as descriptor:
+            self._opened[number] = os.dup(descriptor)
+        if len(self._opened) > _MAX_OPEN:
+            os.close(self._opened.popitem(last=False)[1])
+        return self._opened[number]
+
+    def __del__(self) -> None:
+        while self._opened:
+            os.close(self._opened.popitem()[1])
 
 
 class PartFiles(SampleFiles):
@@ -191,6 +283,12 @@ class PartFiles(SampleFiles):
         self._files, self._step, self.damage = files, part_nbytes, damage
         #: Further settings that determine the samples.
         self._settings: dict[str, Any] = {}
+        self._offsets: SampleOffsets | None = None
+        self._descriptors = Descriptors(files)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Offsets are found again, from the cache if the files are large.
+        return {**self.__dict__, "_offsets": None, "_descriptors": Descriptors(self._files)}
 
     @property
     def num_skipped(self) -> int:
@@ -205,6 +303,51 @@ class PartFiles(SampleFiles):
             return 0, file.nbytes
         start = inner * self._step
         return start, min(start + self._step, file.nbytes)
+
+    def find_samples(self) -> SampleOffsets | None:
+        """Return where all samples start, found once.
+
+        Returns
+        -------
+        offsets
+            None if a file is compressed or in an object store.
+
+        Raises
+        ------
+        SourceError
+            If a file is damaged, unless damage is skipped.
+        StoreNotFoundError, StoreUnreadableError
+            If a file cannot be read.
+        """
+        if self._offsets is None and all(file.is_cut for file in self._files):
+            self._offsets = find_offsets(self._files, self._scan, self._identify)
+        return self._offsets
+
+    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[RawSample]:
+        """Return the bytes of samples; see `SampleFiles.read_samples`."""
+        found: list[RawSample] = []
+        assert self._offsets is not None
+        for start, stop in ranges:
+            for number, first, last in self._offsets.split(start, stop):
+                ends = self._offsets.tables[number][first : last + 1, 0].tolist()
+                raw = self._descriptors.read(number, ends[0], ends[-1] - ends[0])
+                if last - first == 1:
+                    found.append((number, first, raw))
+                    continue
+                base = ends[0]
+                found += [
+                    (number, first + i, raw[one - base : two - base])
+                    for i, (one, two) in enumerate(pairwise(ends))
+                ]
+        return found
+
+    def _scan(self, file: SourceFile) -> Table:
+        """Return the table of a file; see `zindex.sources.sample_offsets`."""
+        raise NotImplementedError
+
+    def _identify(self, file: SourceFile) -> str:
+        """Return what else determines the table of a file."""
+        return self.kind
 
     def part_nbytes(self, part: int) -> int | None:
         """Return the stored bytes of a part; None in object stores."""

@@ -13,15 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_list
 from zindex.formats.json_lines import parse_object
 from zindex.formats.tar_headers import BLOCK_NBYTES
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import open_local, read_chunks
 from zindex.io.file_list import SourceFile, list_files
-from zindex.io.files import file_nbytes
+from zindex.io.files import file_nbytes, read_range
 from zindex.sources.jsonl_files import read_lines
-from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths
+from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths, RawSample
+from zindex.sources.sample_offsets import Table
 from zindex.sources.tar_members import (
     HEADERS_NBYTES,
     STEP_NBYTES,
@@ -34,6 +37,8 @@ from zindex.sources.tar_members import (
 
 #: By the key of a sample: the values of its metadata, in the order of the requested names.
 Metadata = dict[str, tuple[Any, ...]]
+# In tables of samples: there is no line of metadata, or several of one key.
+_NO_LINE, _SEVERAL = -1, -2
 _WHAT = "metadata of samples, a JSON object with a key on each line"
 
 
@@ -85,17 +90,36 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
     SourceError
         If a line is damaged, unless damage is skipped.
     """
+    sidecar, nbytes = find_sidecar(file)
+    found: dict[str, dict[str, Any]] = {}
+    if nbytes is not None:
+        for key, wanted, _, _ in parse_sidecar(sidecar, names, damage):
+            # Several lines of one sample are merged; later values win.
+            found.setdefault(key, {}).update(wanted)
+    return {key: tuple(map(fields.get, names)) for key, fields in found.items()}
+
+
+def find_sidecar(file: SourceFile) -> tuple[SourceFile, int | None]:
+    """Return the metadata file of a tar, and its size, None without one.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If it is required and missing.
+    """
     sidecar = sidecar_of(file)
     nbytes = file_nbytes(sidecar.place)
     if nbytes is None and file.needs_sidecar:
         raise StoreNotFoundError(
             f"{file.url} must have its metadata in {sidecar.url}, there is no file"
         )
-    if nbytes is None:
-        return {}
-    if isinstance(sidecar.place, Path):
-        sidecar = replace(sidecar, nbytes=nbytes)
-    found: dict[str, dict[str, Any]] = {}
+    return (replace(sidecar, nbytes=nbytes) if isinstance(sidecar.place, Path) else sidecar), nbytes
+
+
+def parse_sidecar(
+    sidecar: SourceFile, names: Sequence[str], damage: DamageLog
+) -> Iterator[tuple[str, dict[str, Any], int, int]]:
+    """Yield the key, the requested fields and the bytes [start, stop) of each line of metadata."""
     try:
         for offset, line in read_lines(sidecar):
             try:
@@ -104,11 +128,9 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
                 bad_line = DamageError(str(error), offset)
                 damage.report(sidecar.url, bad_line, "such lines", what=_WHAT)
             else:
-                # Several lines of one sample are merged; later values win.
-                found.setdefault(key, {}).update(wanted)
+                yield key, wanted, offset, offset + len(line)
     except DamageError as error:
         damage.report(sidecar.url, error, "the rest of it", what=_WHAT)
-    return {key: tuple(map(fields.get, names)) for key, fields in found.items()}
 
 
 def _parse(line: bytes, names: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -145,7 +167,26 @@ def watch_joins(
         yield sample
     if not num_samples or num_joined:
         return None
-    if not metadata:
+    return explain_joins(num_samples, num_ids, last, bool(metadata), sidecar)
+
+
+def explain_joins(
+    num_samples: int, num_ids: int, last: str, has_metadata: bool, sidecar: str
+) -> str:
+    """Return why no sample of a tar got metadata.
+
+    Parameters
+    ----------
+    num_samples
+        Samples of the tar, or of a part of it.
+    num_ids, last
+        How many have a member ``.id``, and the key of the last of these.
+    has_metadata
+        Whether the metadata file has lines.
+    sidecar
+        The metadata file.
+    """
+    if not has_metadata:
         return f"there is no line of metadata in {sidecar} beside it"
     if not num_ids:
         return (
@@ -241,64 +282,127 @@ class TarFiles(PartFiles):
         if not self._fields:
             yield from samples
             return
-        url, fields = self.urls[number], [*self._fields.values()]
+        field = next(iter(self._fields.values()))
         sidecar = sidecar_of(self._files[number]).url
-        reason = yield from watch_joins(samples, fields[0], metadata, sidecar)
-        if reason is not None and url not in self._logged:
+        reason = yield from watch_joins(samples, field, metadata, sidecar)
+        if reason is not None:
+            self._warn(self.urls[number], reason)
+
+    def _warn(self, url: str, reason: str) -> None:
+        """Log once per file why its samples have no metadata."""
+        if url not in self._logged:
             self._logged.add(url)
+            fields = [*self._fields.values()]
             logger.warning("%s: meta_names asks for %s, but %s", url, fields, reason)
 
     def _read_samples(
         self, number: int, inner: int, metadata: Metadata
     ) -> Iterator[dict[str, Any]]:
         """Yield the samples of one part of a file."""
+        try:
+            with self._open_part(number, inner) as (buffer, position, stop):
+                start = yield from self._parse(number, buffer, position, stop, metadata)
+                self._note_start(number, inner, start)
+                if start is None:
+                    check_rest(buffer)
+        except DamageError as damage:
+            self.damage.report(self.urls[number], damage, "the sample there and all behind it")
+
+    def _parse(
+        self, number: int, buffer: ArchiveBuffer, position: int, stop: float, metadata: Metadata
+    ) -> Generator[dict[str, Any], None, int | None]:
+        """Yield the samples that start in a range; return the first one behind it, None at the end.
+
+        A DamageError means that the rest of the archive cannot be read.
+        """
         url, fields = self.urls[number], self._fields.values()
         nothing = (None,) * len(fields)
         current: str | None = None
         sample: dict[str, Any] = {}
         is_whole = False
-        try:
-            with self._open_part(number, inner) as (buffer, position, stop):
-                for start, name, content in iterate_members(buffer, position, with_content=True):
-                    base = name.rfind("/") + 1
-                    dot = name.find(".", base)
-                    if (dot <= base or name[0] == "_") and key_of(name) is None:
-                        if isinstance(content, DamageError):
-                            self.damage.report(url, content, "that member")
-                        continue
-                    key = name[:dot]
-                    if key != current:
-                        if is_whole:
-                            yield sample
-                        if start >= stop:
-                            self._note_start(number, inner, start)
-                            return
-                        current, is_whole = key, True
-                        sample = {"__key__": key, "__url__": url}
-                    elif not is_whole:
-                        continue
-                    field = name[dot + 1 :].lower()
-                    if isinstance(content, DamageError):
-                        reason = content.reason
-                    elif field in sample:
-                        reason = f"there is a second {field!r} of the sample {key[:200]!r}"
-                    else:
-                        sample[field] = content
-                        if not fields or not name.endswith(".id"):
-                            continue
-                        clash = next((name for name in fields if name in sample), None)
-                        if clash is None:
-                            sample.update(zip(fields, metadata.get(key, nothing), strict=True))
-                            continue
-                        reason = f"there is a member {clash!r} of {key[:200]!r} beside its metadata"
-                    self.damage.report(url, DamageError(reason, start), "the sample")
-                    is_whole = False
+        for start, name, content in iterate_members(buffer, position, with_content=True):
+            base = name.rfind("/") + 1
+            dot = name.find(".", base)
+            if (dot <= base or name[0] == "_") and key_of(name) is None:
+                if isinstance(content, DamageError):
+                    self.damage.report(url, content, "that member")
+                continue
+            key = name[:dot]
+            if key != current:
                 if is_whole:
                     yield sample
-                self._note_start(number, inner, None)
-                check_rest(buffer)
+                if start >= stop:
+                    return start
+                current, is_whole = key, True
+                sample = {"__key__": key, "__url__": url}
+            elif not is_whole:
+                continue
+            field = name[dot + 1 :].lower()
+            if isinstance(content, DamageError):
+                reason = content.reason
+            elif field in sample:
+                reason = f"there is a second {field!r} of the sample {key[:200]!r}"
+            else:
+                sample[field] = content
+                if not fields or not name.endswith(".id"):
+                    continue
+                clash = next((name for name in fields if name in sample), None)
+                if clash is None:
+                    sample.update(zip(fields, metadata.get(key, nothing), strict=True))
+                    continue
+                reason = f"there is a member {clash!r} of {key[:200]!r} beside its metadata"
+            self.damage.report(url, DamageError(reason, start), "the sample")
+            is_whole = False
+        if is_whole:
+            yield sample
+        return None
+
+    def parse_sample(self, raw: RawSample) -> dict[str, Any] | None:
+        """Return the fields of a sample; see `SampleFiles.parse_sample`."""
+        number, row, content = raw
+        assert self._offsets is not None
+        table = self._offsets.tables[number]
+        start = int(table[row, 0])
+        buffer = ChunkBuffer(iter([content, bytes(2 * BLOCK_NBYTES)]))
+        buffer.base = start
+        metadata = self._read_line(number, row) if self._fields else {}
+        try:
+            return next(self._parse(number, buffer, start, math.inf, metadata), None)
         except DamageError as damage:
-            self.damage.report(url, damage, "the sample there and all behind it")
+            self.damage.report(self.urls[number], damage, "the sample there")
+            return None
+
+    def _scan(self, file: SourceFile) -> Table:
+        """Return the offset of each sample, and of the lines of its metadata: three columns."""
+        rows: list[tuple[int, int, int]] = []
+        current: str | None = None
+        lines = self._find_lines(file) if self._fields or file.needs_sidecar else {}
+        missing = (_NO_LINE, _NO_LINE)
+        num_ids = num_joined = 0
+        last = ""
+        with open_local(file) as descriptor:
+            buffer = FileBuffer(file, descriptor, HEADERS_NBYTES)
+            try:
+                for start, name, _ in iterate_members(buffer, 0, with_content=False):
+                    key = key_of(name)
+                    if key is None:
+                        continue
+                    if key != current:
+                        current = key
+                        rows.append((start, *lines.get(key, missing)))
+                    if self._fields and name.endswith(".id"):
+                        num_ids, last = num_ids + 1, key
+                        num_joined += key in lines
+                check_rest(buffer)
+            except DamageError as damage:
+                self.damage.report(file.url, damage, "the sample there and all behind it")
+                # Whether the last sample is whole is not known.
+                buffer.end = rows.pop()[0] if rows else 0
+        end = buffer.end or 0
+        if self._fields and rows and not num_joined:
+            sidecar = sidecar_of(file).url
+            self._warn(file.url, explain_joins(len(rows), num_ids, last, bool(lines), sidecar))
+        return np.array([*rows, (end, *missing)], np.int64)
 
     @contextmanager
     def _open_part(self, number: int, inner: int) -> Iterator[tuple[ArchiveBuffer, int, float]]:
@@ -358,6 +462,36 @@ class TarFiles(PartFiles):
             cached = number, read_sidecar(file, list(self._fields), self.damage)
             self._metadata = cached
         return cached[1]
+
+    def _identify(self, file: SourceFile) -> str:
+        """Return what else determines the table of a file: its metadata."""
+        path = sidecar_of(file).path
+        status = path.stat() if self._fields and path.exists() else None
+        facts = None if status is None else (status.st_size, status.st_mtime_ns)
+        return repr((self.kind, bool(self._fields), facts))
+
+    def _find_lines(self, file: SourceFile) -> dict[str, tuple[int, int]]:
+        """Return the bytes of each sample's line of metadata, by key."""
+        found: dict[str, tuple[int, int]] = {}
+        sidecar, nbytes = find_sidecar(file)
+        if nbytes is None:
+            return found
+        for key, _, start, stop in parse_sidecar(sidecar, (), self.damage):
+            found[key] = (_SEVERAL, _SEVERAL) if key in found else (start, stop)
+        return found
+
+    def _read_line(self, number: int, row: int) -> Metadata:
+        """Return the metadata of one sample."""
+        assert self._offsets is not None
+        _, start, stop = self._offsets.tables[number][row].tolist()
+        if start == _NO_LINE:
+            return {}
+        if start == _SEVERAL:
+            return self._metadata_of(number)
+        sidecar, _ = find_sidecar(self._files[number])
+        names = list(self._fields)
+        key, fields = _parse(bytes(read_range(sidecar.place, start, stop)), names)
+        return {key: tuple(map(fields.get, names))}
 
 
 def key_of(name: str) -> str | None:

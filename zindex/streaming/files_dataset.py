@@ -1,24 +1,33 @@
 """Stream the samples of jsonl files, tar archives and stores of records, part by part."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
 from zindex.plan.settings import check_whole
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import OnDamage, Paths, SampleFiles
+from zindex.sources.sample_offsets import SampleCount
 from zindex.sources.tar_files import TarFiles
 from zindex.store.commit import fingerprint
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KIND
+from zindex.streaming.sample_units import UNIT_NBYTES, SampleUnits, choose_units
 
 #: Default number of records per part.
 PART_LENGTH = 4096
+# Units of an epoch, unless these would be too large: the samples of any two worker slots differ by
+# one unit at most. A process function is called for each unit.
+_NUM_UNITS, _NUM_CALLS = 2048, 512
 # Maximum records of a batched read, and their approximate bytes.
 _MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
 
@@ -85,6 +94,20 @@ class StoredRecords(SampleFiles):
         for start in range(first, stop, self._round):
             yield from self._reader.read_many(range(start, min(start + self._round, stop)))
 
+    def find_samples(self) -> SampleCount:
+        """Return the number of records and their bytes."""
+        nbytes = sum(layout.nbytes for layout in self.store.layouts.values())
+        return SampleCount(len(self), nbytes)
+
+    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[dict[str, Any]]:
+        """Return records; see `SampleFiles.read_samples`."""
+        numbers = np.concatenate([np.arange(start, stop) for start, stop in ranges])
+        return self._reader.read_many(numbers)
+
+    def parse_sample(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return a record, which has been parsed."""
+        return raw
+
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the store's content and the grid of parts."""
         return fingerprint({"store": self.store.fingerprint, "part_length": self.part_length})
@@ -129,6 +152,7 @@ class FilesDataset(IterableDataset[Sample]):
         process_fn: ProcessFn | None,
         shuffle_buffer: int,
         on_damage: OnDamage = "error",
+        unit_nbytes: int = UNIT_NBYTES,
     ) -> None:
         if process_fn is not None and not callable(process_fn):
             raise ConfigError(
@@ -137,11 +161,25 @@ class FilesDataset(IterableDataset[Sample]):
             )
         self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
+        self.unit_nbytes = unit_nbytes
         # Whether any sample can be skipped.
         self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
         self.process_fn = process_fn
         self.urls = list(files.urls)
-        self.num_parts = files.num_parts
+
+    @cached_property
+    def units(self) -> SampleUnits | None:
+        """Units in which workers share the samples; None if files can only be read in order."""
+        count = self.files.find_samples()
+        if count is None:
+            return None
+        most = _NUM_UNITS if self.process_fn is None else _NUM_CALLS
+        return choose_units(count, self.unit_nbytes, most, shuffle=self.shuffle_buffer > 1)
+
+    @property
+    def num_parts(self) -> int:
+        """Units or, if files can only be read in order, parts of files."""
+        return self.files.num_parts if self.units is None else self.units.num_units
 
     @property
     def num_skipped(self) -> int:
@@ -149,8 +187,58 @@ class FilesDataset(IterableDataset[Sample]):
         return self.files.num_skipped + getattr(self.process_fn, "num_skipped", 0)
 
     def read_part(self, part: int) -> Iterator[Sample]:
-        """Return the samples of a part; raises the errors of the files' ``read_part``."""
-        return self._process(self.files.read_part(part))
+        """Return the samples of a part in the order of the files.
+
+        Raises the errors of the files' ``read_part`` or ``read_samples``.
+        """
+        if self.units is None:
+            return self._process(self.files.read_part(part))
+        return self._process(self._parse([self.units.range_of(part)], None, 0))
+
+    def read_shuffled(
+        self, part: int, *, seed: int, name: str, epoch: int, skip: int = 0
+    ) -> Iterator[Sample]:
+        """Return the samples of a unit in the order of an epoch.
+
+        Parameters
+        ----------
+        part
+            Number of the unit in the epoch.
+        seed, name, epoch
+            Key of the order.
+        skip
+            Samples to leave out at the start, without parsing them; 0 unless `can_skip`.
+        """
+        assert self.units is not None
+        ranges, order = self.units.shuffled(part, seed=seed, name=name, epoch=epoch)
+        return self._process(self._parse(ranges, order, skip))
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether each sample is one that was read, so that delivered ones need no parsing."""
+        return self.process_fn is None and not self.may_skip
+
+    def _parse(
+        self, ranges: Sequence[tuple[int, int]], order: Int64Array | None, skip: int
+    ) -> Iterator[Sample]:
+        """Yield the samples of some ranges, in an order or in theirs."""
+        self.files.find_samples()
+        raws = self.files.read_samples(ranges)
+        if order is not None:
+            raws = [raws[place] for place in order.tolist()]
+        parse = self.files.parse_sample
+        for raw in raws[skip:]:
+            sample = parse(raw)
+            if sample is not None:
+                yield sample
+
+    def part_nbytes(self, part: int) -> int | None:
+        """Return the bytes of a part, an average; None if that would take a request to a store."""
+        if self.units is None:
+            return self.files.part_nbytes(part)
+        nbytes, num_samples = self.units.nbytes, max(1, self.units.num_samples)
+        start, stop = (nbytes * sample // num_samples for sample in self.units.range_of(part))
+        return stop - start
 
     def read_url(self, number: int) -> Iterator[Sample]:
         """Return the samples of a file, through one call of the process function."""
@@ -159,10 +247,13 @@ class FilesDataset(IterableDataset[Sample]):
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the files, and of the process function if it has one."""
-        files, of_function = self.files.fingerprint(), getattr(self.process_fn, "fingerprint", None)
-        if of_function is None:
-            return files
-        return fingerprint({"files": files, "process_fn": of_function()})
+        facts: dict[str, Any] = {"files": self.files.fingerprint()}
+        if self.units is not None:
+            facts["units"] = asdict(self.units)
+        of_function = getattr(self.process_fn, "fingerprint", None)
+        if of_function is not None:
+            facts["process_fn"] = of_function()
+        return fingerprint(facts)
 
     def _process(self, samples: Iterator[Sample]) -> Iterator[Sample]:
         return samples if self.process_fn is None else _processed(samples, self.process_fn)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from itertools import count, islice
+from typing import TypedDict
 
 import numpy as np
 
@@ -16,9 +17,17 @@ from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
-# Number of the part or file, its samples, their labels, how many of them were already delivered,
+# Number of the part or file, how many of its samples were left out, the other ones, their labels,
 # and the number of parts or files that the worker slot reads.
-_Item = tuple[int, Iterator[Sample], Sample, int, int]
+_Item = tuple[int, int, Iterator[Sample], Sample, int]
+
+
+class _Key(TypedDict):
+    """Key of an order."""
+
+    seed: int
+    name: str
+    epoch: int
 
 
 class SourceStream:
@@ -56,6 +65,9 @@ class SourceStream:
 class _ReadStream(SourceStream):
     """A stream of a source that is read part by part or file by file."""
 
+    #: Samples of the current part or file that were delivered before.
+    _begun = 0
+
     def __iter__(self) -> Iterator[Sample]:
         if not self.source.num_items:
             return
@@ -64,23 +76,24 @@ class _ReadStream(SourceStream):
         # Reading num_skipped after every sample would take a twentieth of the time of a short line.
         may_skip = getattr(dataset, "may_skip", True)
         finished, start, skipped = self.changed[key]
-        while (item := self._item(finished)) is not None:
-            number, samples, labels, begun, num_items = item
-            delivered, numbered = 0, enumerate(samples, 1)
+        while (item := self._item(finished, start)) is not None:
+            number, left_out, samples, labels, num_items = item
+            numbered, delivered = enumerate(samples, left_out + 1), left_out
             try:
-                for delivered, _ in islice(numbered, max(start, begun)):  # noqa: B007
+                for delivered, _ in islice(numbered, max(0, self._begun - left_out)):  # noqa: B007
                     pass
+                first = delivered + 1
                 # Samples that this process has skipped in other parts, or skips again here.
                 other = dataset.num_skipped - skipped
                 for delivered, sample in numbered:
-                    if delivered == 1 and not {"__url__", "__key__"} <= sample.keys():
+                    if delivered == first and not {"__url__", "__key__"} <= sample.keys():
                         raise SourceError(
                             f"samples of {self.source.name!r} must have __url__ and __key__, got "
                             f"{sorted(sample)}; let its process_fn copy both from its input"
                         )
                     sample.update(labels)
-                    left_out = dataset.num_skipped - other if may_skip else skipped
-                    self.changed = changed = {key: (finished, delivered, left_out)}
+                    damaged = dataset.num_skipped - other if may_skip else skipped
+                    self.changed = changed = {key: (finished, delivered, damaged)}
                     sample["__state__"] = head, changed, None
                     yield sample
             except Exception as error:
@@ -100,42 +113,54 @@ class _ReadStream(SourceStream):
                     "that each worker comes to all"
                 )
 
-    def _item(self, finished: int) -> _Item | None:
-        """Return the next part or file, or None at the end."""
+    def _item(self, finished: int, start: int) -> _Item | None:
+        """Return the next part or file, or None at the end.
+
+        Parameters
+        ----------
+        finished
+            Parts or files that the worker slot has finished.
+        start
+            Samples of the next one that it has delivered.
+        """
         raise NotImplementedError
 
 
 class PartStream(_ReadStream):
     """Parts in a keyed order; together the worker slots read each part once per epoch."""
 
-    def _item(self, finished: int) -> _Item | None:
+    def _item(self, finished: int, start: int) -> _Item | None:
         source = self.source
-        num_items: int = source.dataset.num_parts
+        dataset, num_items = source.dataset, source.num_items
         number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
         epoch, part = divmod(number, num_items)
         if epoch and not source.cyclic:
             return None
-        if source.order == "keyed":
-            order = keyed_order(
-                np.array([part]), num_items, seed=source.seed, name=source.name, epoch=epoch
-            )
-            part = int(order[0])
-            samples = shuffle_samples(
-                source.dataset.read_part(part),
-                source.dataset.shuffle_buffer,
-                key=(source.seed, source.name, epoch, part),
-            )
-        else:
-            samples = source.dataset.read_part(part)
+        self._begun = max(start, begun)
+        key: _Key = {"seed": source.seed, "name": source.name, "epoch": epoch}
+        samples: Iterator[Sample]
+        skipped = 0
+        if source.order != "keyed":
+            samples = dataset.read_part(part)
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
-        return part, samples, self._labels(source.seed, epoch), begun, num_items
+        elif getattr(dataset, "units", None) is not None:
+            skipped = self._begun if dataset.can_skip else 0
+            samples = dataset.read_shuffled(part, skip=skipped, **key)
+        else:
+            part = int(keyed_order(np.array([part]), num_items, **key)[0])
+            samples = shuffle_samples(
+                dataset.read_part(part),
+                dataset.shuffle_buffer,
+                key=(source.seed, source.name, epoch, part),
+            )
+        return part, skipped, samples, self._labels(source.seed, epoch), num_items
 
 
 class UrlStream(_ReadStream):
     """Whole files as cogdata distributes them: by stride, in order, repeated if they are few."""
 
-    def _item(self, finished: int) -> _Item | None:
+    def _item(self, finished: int, start: int) -> _Item | None:
         dataset, slot = self.source.dataset, self.slot
         own = split_urls(len(dataset.urls), slot)
         if self.unread == UnreadPartitions():
@@ -150,7 +175,8 @@ class UrlStream(_ReadStream):
             return None
         seed = self.source.seed + SEED_STEP * epoch + 64 * slot.rank + slot.slot
         samples = shuffle_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
-        return url, samples, self._labels(seed, epoch), 0, num_items
+        self._begun = start
+        return url, 0, samples, self._labels(seed, epoch), num_items
 
 
 def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:

@@ -369,7 +369,7 @@ def choose_processes(
 
 def _part_sizes(source: StreamSource) -> Iterator[int | None]:
     """Yield the bytes of each part, file or item; None if unknown."""
-    part_nbytes = getattr(getattr(source.dataset, "files", None), "part_nbytes", None)
+    part_nbytes = getattr(source.dataset, "part_nbytes", None)
     if source.kind == "parts" and callable(part_nbytes):
         return map(part_nbytes, range(source.num_items))
     return repeat(None, source.num_items)

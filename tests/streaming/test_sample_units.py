@@ -1,0 +1,87 @@
+"""Samples of all files are mixed, shared equally and delivered once, for any number of workers."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.streaming.simulated_ranks import Run
+from zindex.sources.sample_offsets import SampleCount
+from zindex.streaming import JsonlIterableDataset, MergedDataset
+from zindex.streaming.sample_units import UNIT_NBYTES, choose_units
+
+
+def write_files(folder: Path, sizes: list[int], nbytes: int = 40) -> None:
+    for number, size in enumerate(sizes):
+        lines = [json.dumps({"id": f"{number}:{n}", "x": "y" * nbytes}) for n in range(size)]
+        (folder / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def make(folder: Path, *, cyclic: bool = False) -> MergedDataset:
+    source: Any = JsonlIterableDataset(folder)
+    source.name, source.percent = "texts", 1
+    return MergedDataset([source], cyclic=cyclic)
+
+
+def entropy(labels: list[str]) -> float:
+    counts = np.array([*Counter(labels).values()])
+    shares = counts / counts.sum()
+    return float(-(shares * np.log2(shares)).sum())
+
+
+@pytest.mark.parametrize("size", [1500, 20_000])
+def test_six_files_are_mixed(tmp_path: Path, size: int) -> None:
+    write_files(tmp_path, [size] * 6)
+    run = Run(lambda: make(tmp_path, cyclic=True), 1, 0)
+    run.advance(2560)
+    files = [sample["id"].partition(":")[0] for sample in run.samples()]
+    entropies = [entropy(files[start : start + 256]) for start in range(0, 2560, 256)]
+    assert float(np.mean(entropies)) > 2.5
+
+
+@pytest.mark.parametrize(("num_ranks", "num_workers"), [(8, 2), (3, 1), (5, 0)])
+def test_nine_files_are_shared_equally(tmp_path: Path, num_ranks: int, num_workers: int) -> None:
+    sizes = [300, 500, 200, 900, 100, 700, 400, 600, 396]
+    write_files(tmp_path, sizes, 0)
+    run = Run(lambda: make(tmp_path), num_ranks, num_workers).drain()
+    assert run.ids() == Counter(f"{i}:{n}" for i, size in enumerate(sizes) for n in range(size))
+    counts = [len(rank.delivered) for rank in run.ranks]
+    assert max(counts) - min(counts) <= 2 * max(1, num_workers)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "mean"),
+    [(1, 9), (2047, 100), (70_000, 1000), (1_000_003, 1000), (50_000_001, 1000), (300_000, 10**5)],
+)
+def test_an_epoch_has_each_sample_once(num_samples: int, mean: int) -> None:
+    units = choose_units(
+        SampleCount(num_samples, num_samples * mean), UNIT_NBYTES, 2048, shuffle=True
+    )
+    most = 2048 if num_samples < 100_000 else 40
+    chosen = np.linspace(0, units.num_units - 1, min(units.num_units, most)).astype(int).tolist()
+    found = []
+    for unit in chosen:
+        ranges, order = units.shuffled(unit, seed=3, name="a", epoch=1)
+        samples = np.concatenate([np.arange(*one) for one in ranges])
+        if order is not None:
+            assert sorted(order.tolist()) == [*range(len(samples))]
+        found.append(samples)
+    every = np.concatenate(found)
+    assert len(np.unique(every)) == len(every)
+    assert len(every) * mean <= len(chosen) * 2 * UNIT_NBYTES
+    if len(chosen) == units.num_units:
+        assert len(every) == num_samples
+
+
+def test_units_of_large_sources_are_spread_over_all_samples() -> None:
+    units = choose_units(SampleCount(10**9, 10**12), UNIT_NBYTES, 2048, shuffle=True)
+    ranges, order = units.shuffled(12345, seed=1, name="a", epoch=0)
+    assert order is not None
+    starts = sorted(start for start, _ in ranges)
+    assert max(np.diff(starts)) < 10**9 * math.log(len(starts)) * 3 / len(starts)
+    tenths = Counter(start * 10 // 10**9 for start in starts)
+    assert len(tenths) == 10

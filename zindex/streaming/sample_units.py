@@ -1,0 +1,107 @@
+"""Units in which loader workers share samples that can be read in any order."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from zindex.arrays import Int64Array
+from zindex.plan.keys import Stage, stream_key
+from zindex.sources.sample_offsets import SampleCount
+from zindex.streaming.orders import keyed_order
+
+# Maximum samples of a unit, and adjacent ones that are read together: their number and bytes.
+_MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16
+#: Approximate maximum bytes of a unit, which is held in memory.
+UNIT_NBYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class SampleUnits:
+    """All samples of an epoch in blocks of adjacent ones, and these in units.
+
+    In an epoch's order the blocks are permuted, so that a unit has samples of all files, and its
+    samples are permuted again.
+    """
+
+    num_samples: int
+    nbytes: int
+    #: Samples of a block; the last block may have fewer.
+    block: int
+    #: Blocks of a unit.
+    width: int
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of an epoch."""
+        return -(-self.num_samples // self.block)
+
+    @property
+    def num_units(self) -> int:
+        """Units of an epoch."""
+        return -(-self.num_blocks // self.width)
+
+    def range_of(self, unit: int) -> tuple[int, int]:
+        """Return the samples [start, stop) of a unit in the order of the files."""
+        length = self.block * self.width
+        return unit * length, min((unit + 1) * length, self.num_samples)
+
+    def shuffled(
+        self, unit: int, *, seed: int, name: str, epoch: int
+    ) -> tuple[list[tuple[int, int]], Int64Array | None]:
+        """Return the samples of a unit in the order of an epoch.
+
+        Parameters
+        ----------
+        unit
+            Number of the unit.
+        seed, name, epoch
+            Key of the order.
+
+        Returns
+        -------
+        ranges
+            Samples [start, stop) of each of its blocks.
+        order
+            Positions in these ranges, shape (samples,), int64; None if blocks have one sample.
+        """
+        places = np.arange(unit * self.width, min((unit + 1) * self.width, self.num_blocks))
+        blocks = keyed_order(places, self.num_blocks, seed=seed, name=name, epoch=epoch)
+        starts = (blocks * self.block).tolist()
+        ranges = [(start, min(start + self.block, self.num_samples)) for start in starts]
+        if self.block == 1 or self.width == 1:
+            return ranges, None
+        count = sum(stop - start for start, stop in ranges)
+        words = stream_key(seed, Stage.STREAM_BUFFER, name, epoch, unit, num_words=2).tolist()
+        order = np.argsort(np.random.PCG64(words).random_raw(count), kind="stable")
+        return ranges, order
+
+
+def choose_units(
+    count: SampleCount, unit_nbytes: int, num_units: int, *, shuffle: bool
+) -> SampleUnits:
+    """Return units of a size that depends on the samples alone, not on ranks or workers.
+
+    Parameters
+    ----------
+    count
+        Number and bytes of the samples.
+    unit_nbytes
+        Approximate maximum bytes of a unit.
+    num_units
+        Units of an epoch, unless these would be too large.
+    shuffle
+        Whether the samples of a unit are shuffled, too.
+
+    Examples
+    --------
+    >>> choose_units(SampleCount(100_000, 100_000_000), UNIT_NBYTES, 2048, shuffle=True)
+    SampleUnits(num_samples=100000, nbytes=100000000, block=1, width=48)
+    >>> choose_units(SampleCount(10**9, 10**12), UNIT_NBYTES, 2048, shuffle=True)
+    SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, width=128)
+    """
+    mean = max(1, count.nbytes // max(1, count.num_samples))
+    length = max(1, min(count.num_samples // num_units, _MAX_UNIT, unit_nbytes // mean))
+    if not shuffle:
+        return SampleUnits(count.num_samples, count.nbytes, length, 1)
+    block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, length // 128))
+    return SampleUnits(count.num_samples, count.nbytes, block, max(1, length // block))
