@@ -47,7 +47,7 @@ def test_a_state_that_was_not_kept_from_the_first_sample_is_refused() -> None:
         (json.dumps, "must be a dict, as to_state gives it, got str; read it with json.loads"),
         (lambda state: {"stream": state}, "got the entries stream; .* hand over that dict alone"),
         (lambda state: state | {"mix / @0/1": None}, "it is damaged: TypeError"),
-        (lambda state: state | {"origin": {"version": 1}}, "it is damaged: KeyError"),
+        (lambda state: state | {"origin": {"version": 1}}, "it is damaged: StoreError"),
         (lambda state: state | {"leaf a": state["mix / @0/1"]}, "it is damaged: ValueError"),
     ],
 )

@@ -20,6 +20,9 @@ from zindex.streaming.sources import StreamSource, describe, is_streaming, known
 from zindex.streaming.state import LoadedState, State, digest, load_state
 from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
 
+_MAX_WORKERS = 1022
+# Earlier iterations of which a trainer's dict may still have entries.
+_MAX_ANCESTORS = 64
 _MIXINGS: dict[str, type[Mixing]] = {"exact": ExactMixing, "cogdata_mix": CogdataMixing}
 
 
@@ -35,7 +38,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         unique in the whole tree (a ``MergedDataset`` needs none).
     cyclic
         Whether an exhausted dataset starts its next epoch, so that the stream is infinite.
-        Otherwise each dataset gives one epoch, and the stream ends with the last one.
+        Otherwise each dataset gives one epoch, and the stream ends with the last one. Each
+        iteration over the dataset has another order; see `set_epoch`.
     shuffle_unstreaming_subsets
         Order of map-style datasets: True for another permutation in each epoch, False for the
         order of the dataset, ``"cogdata_block2m"`` for cogdata's.
@@ -102,6 +106,10 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         )
         check_choice("mixing", mixing, _MIXINGS)
         self.mixing = mixing
+        # Shared with loader workers: the number of the next iteration, and how many iterations the
+        # main process and each worker have begun since that was set.
+        self._iterations = torch.zeros(2 + _MAX_WORKERS, dtype=torch.int64)
+        self._iterations.share_memory_()  # type: ignore[no-untyped-call]
         self._place: tuple[int, int] | None = None
         self._state: State | None = None
         self._from_url_level = False
@@ -181,6 +189,33 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._check_state(dataloader_states, reload_from_url_level)
         self._state = dataloader_states or None
         self._from_url_level = reload_from_url_level
+        self._start_at(self._first_iteration)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next iteration, which determines its order.
+
+        Without it, each iteration over the dataset has the next number. A loaded state keeps its
+        position if it is of that iteration.
+
+        Parameters
+        ----------
+        epoch
+            Number of the iteration, >= 0. With ``cyclic=False``, an iteration is an epoch.
+        """
+        if check_whole("epoch", epoch, 0) != self._first_iteration:
+            self._state = None
+        self._start_at(epoch)
+
+    def _start_at(self, iteration: int) -> None:
+        self._iterations.zero_()
+        self._iterations[0] = iteration
+
+    @property
+    def _first_iteration(self) -> int:
+        """Number of the iteration that the loaded state is of; 0 without one."""
+        if self._state is None or resuming.is_of_cogdata(self._state):
+            return 0
+        return load_state(self._state).origin.iteration
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, with the rank, which a loader worker cannot determine."""
@@ -205,11 +240,20 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """
         self._check_state(dataloader_states, reload_from_url_level)
         return self._iterate(
-            dataloader_states or None, reload_from_url_level, ignore_customized_yield_fn
+            dataloader_states or None,
+            reload_from_url_level,
+            iteration=0,
+            ignore_yield=ignore_customized_yield_fn,
         )
 
     def __iter__(self) -> Iterator[Sample]:
-        return self._iterate(self._state, self._from_url_level, ignore_yield=False)
+        worker = torch.utils.data.get_worker_info()
+        slot = 1 if worker is None else 2 + worker.id
+        first, begun = int(self._iterations[0]), int(self._iterations[slot])
+        self._iterations[slot] += 1
+        if not begun:
+            return self._iterate(self._state, self._from_url_level, iteration=first)
+        return self._iterate(None, from_url_level=False, iteration=first + begun)
 
     def check_length(self, required_samples: int) -> list[Any]:
         """Return how many samples each dataset has, and how many a run requires.
@@ -255,34 +299,62 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 )
 
     def _iterate(
-        self, state: State | None, from_url_level: bool, ignore_yield: bool
+        self,
+        state: State | None,
+        from_url_level: bool,
+        *,
+        iteration: int,
+        ignore_yield: bool = False,
     ) -> Iterator[Sample]:
         worker = torch.utils.data.get_worker_info()
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         rank, num_ranks = self._place or find_place()
         slot = WorkerSlot(rank, num_ranks, number, num_workers, worker=number)
-        origin = StreamOrigin("", self._identities())
-        start = StreamStart(slot, replace(origin, id=digest(origin.to_json())), {})
-        begin: State = {}
-        if state is not None:
-            loaded = self._load(state, start)
-            if from_url_level:
-                loaded = resuming.rewind_parts(loaded, self._identities())
-            start, begin = resuming.resume(loaded, slot, include_all=from_url_level)
+        if state is None:
+            start, begin = StreamStart(slot, self._make_origin(iteration, slot), {}), State()
+        else:
+            start, begin = self._resume(state, from_url_level, slot)
         begin |= {"origin": start.origin.to_json()}
         stream = self._open("/", start, ignore_yield)
         samples = resuming.attach_start(iter(stream), begin)
         return resuming.name_states(samples) if isinstance(stream, YieldStream) else samples
 
-    def _load(self, state: State, start: StreamStart) -> LoadedState:
+    def _resume(
+        self, state: State, from_url_level: bool, slot: WorkerSlot
+    ) -> tuple[StreamStart, State]:
+        """Return where a worker slot starts from a state, and its first report."""
+        loaded = self._load(state, slot)
+        if from_url_level:
+            loaded = resuming.rewind_parts(loaded, self._identities())
+        return resuming.resume(loaded, slot, include_all=from_url_level)
+
+    def _make_origin(self, iteration: int, slot: WorkerSlot) -> StreamOrigin:
+        """Return the origin of an iteration from its first sample on.
+
+        A trainer's dict may have entries of earlier iterations, whose origins it therefore knows.
+        """
+        identities = self._identities()
+
+        def make(number: int) -> StreamOrigin:
+            origin = StreamOrigin("", identities, iteration=number)
+            return replace(origin, id=digest(origin.to_json()))
+
+        ids = [make(n).id for n in range(max(0, iteration - _MAX_ANCESTORS), iteration)]
+        if iteration and self._state and not resuming.is_of_cogdata(self._state):
+            before = self._resume(self._state, self._from_url_level, slot)[0].origin
+            ids += [*before.ancestors, before.id]
+        return replace(make(iteration), ancestors=tuple(ids))
+
+    def _load(self, state: State, slot: WorkerSlot) -> LoadedState:
         """Parse a state of either form."""
         if not resuming.is_of_cogdata(state):
             return load_state(state)
-        slot, sources = start.slot, self.sources()
+        sources = self.sources()
         slots = [replace(slot, slot=each, worker=each) for each in range(slot.num_slots)]
         entries = {each.index: resuming.read_cogdata_state(state, sources, each) for each in slots}
         own = (slot.rank, slot.num_ranks)
-        return LoadedState(start.origin, entries, slot.num_ranks, slot.num_slots, {}, own)
+        origin = self._make_origin(0, slot)
+        return LoadedState(origin, entries, slot.num_ranks, slot.num_slots, {}, own)
 
     def _open(self, path: str, start: StreamStart, ignore_yield: bool = False) -> Stream:
         """Return the stream of this dataset in a worker slot."""

@@ -15,6 +15,8 @@ from zindex.streaming.sources import StreamSource, read_items
 from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions, WorkerSlot
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
+# Epochs of one iteration over an infinite stream.
+_MAX_EPOCHS = 1 << 20
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
 # Number of the part or file, how many of its samples were left out, the other ones, their labels,
@@ -40,6 +42,9 @@ class SourceStream:
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
         self.source, self.slot, self._head = source, start.slot, start.head
         self.unread = start.origin.unread(source.name)
+        iteration = start.origin.iteration
+        # Epochs of the order before the first one of this iteration.
+        self._past = iteration * _MAX_EPOCHS if source.cyclic else iteration
         self.changed: Entries = {source.key: tuple(start.entries.get(source.key, (0, 0, 0)))}
 
     def entries(self) -> Entries:
@@ -53,7 +58,7 @@ class SourceStream:
             "__dprank__": self.slot.rank,
             "__workerid__": self.slot.worker,
             "__seed__": seed,
-            "__epoch__": epoch,
+            "__epoch__": epoch if self.source.cyclic else epoch + self._past,
             # Reserved here, so that a dict grows only once.
             "__state__": None,
         }
@@ -137,7 +142,8 @@ class PartStream(_ReadStream):
         if epoch and not source.cyclic:
             return None
         self._begun = max(start, begun)
-        key: _Key = {"seed": source.seed, "name": source.name, "epoch": epoch}
+        order = epoch + self._past
+        key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
         samples: Iterator[Sample]
         skipped = 0
         if source.order != "keyed":
@@ -152,7 +158,7 @@ class PartStream(_ReadStream):
             samples = shuffle_samples(
                 dataset.read_part(part),
                 dataset.shuffle_buffer,
-                key=(source.seed, source.name, epoch, part),
+                key=(source.seed, source.name, order, part),
             )
         return part, skipped, samples, self._labels(source.seed, epoch), num_items
 
@@ -235,6 +241,7 @@ class ItemStream(SourceStream):
     def _order(self, positions: Int64Array, size: int, epoch: int) -> Int64Array:
         source = self.source
         if source.order == "keyed":
+            epoch += self._past
             return keyed_order(positions, size, seed=source.seed, name=source.name, epoch=epoch)
         if source.order == "cogdata_block2m":
             return block_order(positions, size, seed=source.seed + SEED_STEP * epoch)

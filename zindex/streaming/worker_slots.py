@@ -184,6 +184,8 @@ class StreamOrigin:
     older: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     #: Ids of all earlier origins.
     ancestors: tuple[str, ...] = ()
+    #: Number of the iteration over the dataset; each one has another order.
+    iteration: int = 0
 
     def unread(self, name: str) -> UnreadPartitions:
         """Return the unread partitions of a source."""
@@ -196,7 +198,7 @@ class StreamOrigin:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "StreamOrigin":
         """Return the origin that `to_json` wrote."""
-        own = {name: fields[name] for name in cls.__dataclass_fields__}
+        own = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
         return parse_as(cls, own, "the state of a stream")
 
 
