@@ -1,5 +1,6 @@
 """Stream the samples of jsonl files, tar archives and stores of records, part by part."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -173,7 +174,7 @@ class FilesDataset(IterableDataset[Sample]):
         count = self.files.find_samples()
         if count is None:
             return None
-        most = _NUM_UNITS if self.process_fn is None else _NUM_CALLS
+        most = _NUM_UNITS if self.process_fn is None or self.packs else _NUM_CALLS
         return choose_units(count, self.unit_nbytes, most, shuffle=self.shuffle_buffer > 1)
 
     @property
@@ -212,6 +213,17 @@ class FilesDataset(IterableDataset[Sample]):
         assert self.units is not None
         ranges, order = self.units.shuffled(part, seed=seed, name=name, epoch=epoch)
         return self._process(self._parse(ranges, order, skip))
+
+    @property
+    def packs(self) -> bool:
+        """Whether the process function packs samples, and is called once for all parts."""
+        return hasattr(self.process_fn, "pack")
+
+    def without_process_fn(self) -> "FilesDataset":
+        """Return a dataset of the same parts, whose samples are those of the files."""
+        raw = copy.copy(self)
+        raw.process_fn = None
+        return raw
 
     @property
     def can_skip(self) -> bool:

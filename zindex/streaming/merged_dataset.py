@@ -15,7 +15,7 @@ from zindex.streaming import resuming
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.orders import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.protocols import Sample, find_fault
-from zindex.streaming.source_streams import SOURCE_STREAMS
+from zindex.streaming.source_streams import open_source
 from zindex.streaming.sources import StreamSource, describe, is_streaming, known_length
 from zindex.streaming.state import LoadedState, State, digest, load_state
 from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
@@ -369,8 +369,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             if isinstance(dataset, MergedDataset):
                 streams.append(dataset._open(f"{path}{number}/", start))
             else:
-                source = self._make_source(dataset)
-                streams.append(SOURCE_STREAMS[source.kind](source, start))
+                streams.append(open_source(self._make_source(dataset), start))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
         slot = start.slot
         picks = partial(mixing.picks, slot.rank if self.mixing == "cogdata_mix" else slot.index)

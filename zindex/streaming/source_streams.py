@@ -1,7 +1,9 @@
 """Read the samples of one source in one worker slot, each with a checkpoint of its position."""
 
 import math
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count, islice
 from typing import TypedDict
 
@@ -17,6 +19,10 @@ from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 # Epochs of one iteration over an infinite stream.
 _MAX_EPOCHS = 1 << 20
+# In the cursor of a packed source: the sample's number in its part times this, and the tokens.
+_TOKENS = 1 << 32
+# Epochs without a sequence after which a packed source is found to be empty.
+_MAX_IDLE = 1000
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
 # Number of the part or file, how many of its samples were left out, the other ones, their labels,
@@ -70,8 +76,9 @@ class SourceStream:
 class _ReadStream(SourceStream):
     """A stream of a source that is read part by part or file by file."""
 
-    #: Samples of the current part or file that were delivered before.
+    #: Samples of the current part or file that were delivered before, times the scale.
     _begun = 0
+    _scale = 1
 
     def __iter__(self) -> Iterator[Sample]:
         if not self.source.num_items:
@@ -151,7 +158,7 @@ class PartStream(_ReadStream):
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
         elif getattr(dataset, "units", None) is not None:
-            skipped = self._begun if dataset.can_skip else 0
+            skipped = self._begun // self._scale if dataset.can_skip else 0
             samples = dataset.read_shuffled(part, skip=skipped, **key)
         else:
             part = int(keyed_order(np.array([part]), num_items, **key)[0])
@@ -161,6 +168,62 @@ class PartStream(_ReadStream):
                 key=(source.seed, source.name, order, part),
             )
         return part, skipped, samples, self._labels(source.seed, epoch), num_items
+
+
+class PackedStream(PartStream):
+    """Sequences of the texts of all parts, which continue from part to part.
+
+    The process function's ``pack`` is called once. Of the next part, the cursor has the samples
+    that are in delivered sequences, and the tokens of the next one that are: one number.
+    """
+
+    _scale = _TOKENS
+
+    def __init__(self, source: StreamSource, start: StreamStart) -> None:
+        super().__init__(replace(source, dataset=source.dataset.without_process_fn()), start)
+        self._pack = source.dataset.process_fn.pack
+
+    def __iter__(self) -> Iterator[Sample]:
+        key, head, dataset = self.source.key, self._head, self.source.dataset
+        self._fed: deque[tuple[int, int]] = deque()
+        self._labels_now: Sample = {}
+        self._next, skipped = self.changed[key][:2], self.changed[key][2]
+        self._num_idle = num_before = 0
+        other = dataset.num_skipped - skipped
+        for sample, num_done, num_tokens in self._pack(self._feed()):
+            for _ in range(num_done - num_before):
+                self._fed.popleft()
+            num_before, self._num_idle = num_done, 0
+            finished, row = self._fed[0] if self._fed else self._next
+            sample.update(self._labels_now)
+            cursor = finished, row * _TOKENS + num_tokens, dataset.num_skipped - other
+            self.changed = changed = {key: cursor}
+            sample["__state__"] = head, changed, None
+            yield sample
+
+    def _feed(self) -> Iterator[tuple[Sample, int]]:
+        """Yield the samples of all parts, each with its tokens in delivered sequences."""
+        finished, start = self._next
+        while (item := self._item(finished, start)) is not None:
+            number, left_out, samples, self._labels_now, num_items = item
+            first, num_tokens = divmod(self._begun, _TOKENS)
+            try:
+                for row, sample in enumerate(samples, left_out):
+                    if row >= first:
+                        self._fed.append((finished, row))
+                        self._next = finished, row + 1
+                        yield sample, num_tokens if row == first else 0
+            except Exception as error:
+                error.add_note(f"This came up in part {number} of {self.source.name!r}.")
+                raise
+            finished, start = finished + 1, 0
+            self._num_idle += 1
+            if self.source.cyclic and self._num_idle >= _MAX_IDLE * num_items:
+                raise SourceError(
+                    f"{self.source.name!r} must give sequences in every loader worker, "
+                    f"{_MAX_IDLE} epochs of worker {self.slot.worker} of rank {self.slot.rank} "
+                    "gave none; check the texts"
+                )
 
 
 class UrlStream(_ReadStream):
@@ -248,5 +311,9 @@ class ItemStream(SourceStream):
         return positions
 
 
-#: Stream of a source in a worker slot, by the units of its epochs.
-SOURCE_STREAMS = {"files": UrlStream, "parts": PartStream, "items": ItemStream}
+def open_source(source: StreamSource, start: StreamStart) -> SourceStream:
+    """Return the stream of a source in a worker slot."""
+    if source.is_packed:
+        return PackedStream(source, start)
+    kinds = {"files": UrlStream, "parts": PartStream, "items": ItemStream}
+    return kinds[source.kind](source, start)

@@ -42,6 +42,11 @@ class StreamSource:
         return "parts" if self.is_partitioned else "items"
 
     @property
+    def is_packed(self) -> bool:
+        """Whether its sequences continue from part to part."""
+        return self.kind == "parts" and getattr(self.dataset, "packs", False)
+
+    @property
     def num_items(self) -> int:
         """Parts, files or items of an epoch."""
         if self.kind == "files":

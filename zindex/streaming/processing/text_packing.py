@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,22 @@ from zindex.streaming.processing.renaming import rename_parameters
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
+
+
+class _Text(NamedTuple):
+    """A text in a buffer of tokens."""
+
+    sample: Mapping[str, Any]
+    #: Where its first token is, below 0 if that is in an earlier sequence, and where it ends.
+    first: int
+    stop: int
+    #: Tokens of the first sequence of all that no later one adds to its start.
+    shift: int
+
+    def name_sequence(self, stop: int, step: int) -> tuple[Any, Any, int]:
+        """Return the url and key of the text, and the number of a sequence that ends in it."""
+        number = (stop - self.first - self.shift - 1) // step
+        return self.sample.get("__url__"), self.sample.get("__key__"), number
 
 
 class TextPacking:
@@ -99,34 +115,77 @@ class TextPacking:
         SourceError
             If a sample has no text in the field.
         """
+        return (sequence for sequence, _, _ in self.pack((sample, 0) for sample in source))
+
+    def pack(
+        self, source: Iterable[tuple[Mapping[str, Any], int]]
+    ) -> Iterator[tuple[Sample, int, int]]:
+        """Yield the sequences of samples, each with the place where the next one starts.
+
+        Streams call this once for all files, so that sequences continue across files, and resume
+        at that place.
+
+        Parameters
+        ----------
+        source
+            Samples, each with the number of its tokens that earlier sequences have.
+
+        Yields
+        ------
+        sequence
+            As of a call.
+        num_done
+            Samples of which all tokens are in this sequence or an earlier one.
+        num_tokens
+            Tokens of the next sample that are.
+
+        Raises
+        ------
+        SourceError
+            If a sample has no text in the field.
+        """
         length, step = self.sequence_length + 1, self.sequence_length + 1 - self.overlap
         held = np.empty(0, np.int64)
-        last: tuple[Any, Any, int] = (None, None, 0)
+        rows: list[_Text] = []  # those that have tokens in `held`
+        num_done, is_first = 0, True
         lines = iter(source)
         while batch := list(islice(lines, self.batch_size)):
-            texts = self.encoder.encode([self._take_text(sample) for sample in batch])
+            texts = self.encoder.encode([self._take_text(sample) for sample, _ in batch])
             if self.eod is not None:
                 texts = [np.append(ids, self.eod) for ids in texts]
-            ends = len(held) + np.cumsum([len(ids) for ids in texts])
+            skips = [max(0, begun - self.overlap) for _, begun in batch]
+            texts = [ids[skip:] for ids, skip in zip(texts, skips, strict=True)]
+            end = len(held)
+            for ids, (sample, begun), skip in zip(texts, batch, skips, strict=True):
+                shift = self.overlap if is_first and not begun else 0
+                rows.append(_Text(sample, end - skip, end + len(ids), shift))
+                end, is_first = end + len(ids), False
             stream = np.concatenate([held, *texts])
             starts = np.arange(0, len(stream) - length + 1, step)
-            # The text in which each sequence ends.
-            rows = np.searchsorted(ends, starts + length).tolist()
-            last = (batch[-1].get("__url__"), batch[-1].get("__key__"), 0)
-            row_before, number = -1, 0
-            for start, row in zip(starts.tolist(), rows, strict=True):
-                number = number + 1 if row == row_before else 0
-                row_before = row
-                sample = batch[row]
-                place = (sample.get("__url__"), sample.get("__key__"), number)
-                if row == len(batch) - 1:
-                    last = (*place[:2], number + 1)
-                yield self._make(stream[start : start + length], length, place)
-            held = stream[len(starts) * step :].copy()
+            ends = np.array([text.stop for text in rows])
+            # The text in which each sequence ends, and the one in which the next one starts.
+            last = np.searchsorted(ends, starts + length).tolist()
+            following = np.searchsorted(ends, starts + step, side="right").tolist()
+            for start, row, after in zip(starts.tolist(), last, following, strict=True):
+                place = rows[row].name_sequence(start + length, step)
+                made = self._make(stream[start : start + length], length, place)
+                begun = 0
+                if after < len(rows):
+                    begun = start + step + self.overlap - rows[after].first
+                yield made, num_done + after, begun
+            moved = len(starts) * step
+            held = stream[moved:].copy()
+            left = following[-1] if following else int(np.searchsorted(ends, 0, side="right"))
+            num_done += left
+            rows = [
+                text._replace(first=text.first - moved, stop=text.stop - moved)
+                for text in rows[left:]
+            ]
         if len(held) > 1 and self.tail is Tail.PAD:
             filled = np.full(length, self.pad_id, np.int64)
             filled[: len(held)] = held
-            yield self._make(filled, len(held), last)
+            place = rows[-1].name_sequence(length, step)
+            yield self._make(filled, len(held), place), num_done + len(rows), 0
 
     def _take_text(self, sample: Mapping[str, Any]) -> str:
         """Return the text of a sample."""

@@ -1,0 +1,98 @@
+"""Packed sequences continue across files and resume within texts, for any number of workers."""
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.streaming.simulated_ranks import Run
+from zindex.errors import SourceError
+from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking, to_state
+
+Sample = dict[str, Any]
+
+
+def read_numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+def write_files(folder: Path, num_files: int, sizes: list[int]) -> int:
+    """Write files of texts whose tokens are 1, 2, 3, ... through all of them."""
+    first = 1
+    for number in range(num_files):
+        lines = []
+        for size in sizes:
+            text = " ".join(map(str, range(first, first + size)))
+            lines.append(json.dumps({"text": text}))
+            first += size
+        (folder / f"{number:03}.jsonl").write_text("\n".join(lines) + "\n")
+    return first - 1
+
+
+def make(folder: Path, length: int, *, cyclic: bool = False, **settings: Any) -> MergedDataset:
+    source: Any = JsonlIterableDataset(
+        folder, TextPacking(length, read_numbers, pad_id=0, **settings)
+    )
+    source.name, source.percent = "texts", 1
+    return MergedDataset([source], cyclic=cyclic)
+
+
+def values(samples: Any) -> list[list[int]]:
+    return [[*sample["tokens"].tolist(), int(sample["labels"][-1])] for sample in samples]
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_small_files_fill_sequences(tmp_path: Path, overlap: Any) -> None:
+    num_tokens = write_files(tmp_path, 200, [3, 0, 5, 1])
+    packed = values(make(tmp_path, 64, overlap=overlap))
+    assert len(packed) == -(-(num_tokens - overlap) // (65 - overlap))
+    found = Counter(token for one in packed for token in one[overlap:] if token)
+    assert set(found.values()) == {1}
+    assert len(found) == num_tokens - overlap
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_every_cut_resumes(tmp_path: Path, overlap: Any, *, cyclic: bool) -> None:
+    write_files(tmp_path, 3, [7, 1, 0, 23, 4])
+
+    def new() -> MergedDataset:
+        return make(tmp_path, 5, overlap=overlap, cyclic=cyclic)
+
+    samples = list(islice(new(), 60))
+    keys = [(sample["__url__"], sample["__key__"]) for sample in samples]
+    state: dict[str, Any] = {}
+    for cut, sample in enumerate(samples, 1):
+        state.update(to_state(sample))
+        rest = list(islice(new().__iter_from__(json.loads(json.dumps(state))), 60 - cut))
+        assert values(rest) == values(samples[cut:])
+        assert [(one["__url__"], one["__key__"]) for one in rest] == keys[cut:]
+
+
+@pytest.mark.parametrize("sizes", [((1, 0), (3, 2)), ((3, 1), (1, 0)), ((2, 2), (5, 0))])
+def test_other_workers_continue_texts(tmp_path: Path, sizes: Any) -> None:
+    num_tokens = write_files(tmp_path, 9, [30, 2, 11])
+    before, after = sizes
+
+    def new() -> MergedDataset:
+        return make(tmp_path, 8, tail="pad")
+
+    for cut in range(1, 30, 4):
+        first = Run(new, *before, ahead=0)
+        first.advance(cut)
+        second = Run(new, *after, first.merged_states(), ahead=0).drain()
+        made = values([*first.samples(), *second.samples()])
+        found = Counter(token for one in made for token in one if token)
+        assert set(found.values()) == {1}
+        # Each worker may leave one token, which has no label.
+        lanes = after[0] * max(1, after[1])
+        assert num_tokens - lanes <= len(found) <= num_tokens
+
+
+def test_texts_without_tokens_are_an_error(tmp_path: Path) -> None:
+    write_files(tmp_path, 2, [0, 0])
+    with pytest.raises(SourceError, match="'texts' must give sequences in every loader worker"):
+        next(iter(make(tmp_path, 8, cyclic=True)))
