@@ -1,7 +1,7 @@
 """Read files with one JSON object per line, part by part."""
 
 import copy
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import accumulate, pairwise
 from typing import Any, Self
@@ -109,27 +109,30 @@ class JsonlFiles(PartFiles):
         except DamageError as damage:
             self.damage.report(url, damage, "the rest of this part")
 
-    def parse_sample(self, raw: RawSample) -> dict[str, Any] | None:
-        """Return the object of a line; see `SampleFiles.parse_sample`."""
-        number, row, line = raw
-        url = self.urls[number]
-        parse = parse_object if self._is_exact else loads
-        try:
-            sample = parse(line)
-        except (ValueError, RecursionError, SourceError):
-            sample = None
-        if type(sample) is not dict:
-            assert self._offsets is not None
-            first = int(self._offsets.tables[number][row, 0])
-            line = line.removesuffix(b"\n")
-            if not first:
-                line = line.removeprefix(_BYTE_ORDER_MARK)
-            return self._parse_again(url, [line], 0, first, row)
-        if None in sample.values():
-            _fill(sample)
-        sample["__url__"] = url
-        sample["__key__"] = str(row)
-        return sample
+    def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
+        """Yield the objects of lines; see `SampleFiles.parse_samples`."""
+        urls, parse = self.urls, parse_object if self._is_exact else loads
+        for number, row, line in raws:
+            try:
+                sample = parse(line)
+                if None in sample.values():
+                    _fill(sample)
+            except (ValueError, RecursionError, SourceError, AttributeError):
+                sample = self._parse_row(number, row, line)
+                if sample is None:
+                    continue
+            sample["__url__"] = urls[number]
+            sample["__key__"] = str(row)
+            yield sample
+
+    def _parse_row(self, number: int, row: int, line: bytes) -> dict[str, Any] | None:
+        """Return the sample of a line that the fast parser rejected; None if it is skipped."""
+        assert self._offsets is not None
+        first = int(self._offsets.tables[number][row, 0])
+        line = line.removesuffix(b"\n")
+        if not first:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        return self._parse_again(self.urls[number], [line], 0, first, row)
 
     def _scan(self, file: SourceFile) -> Table:
         """Return the offset of each line; blank lines at the end are left out."""

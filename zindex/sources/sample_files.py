@@ -144,7 +144,7 @@ class SampleFiles(ABC):
         return None
 
     def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[Any]:
-        """Return samples in any order, without parsing them; see `parse_sample`.
+        """Return samples in any order, without parsing them; see `parse_samples`.
 
         Parameters
         ----------
@@ -160,13 +160,13 @@ class SampleFiles(ABC):
         """
         raise NotImplementedError
 
-    def parse_sample(self, raw: Any) -> dict[str, Any] | None:
-        """Return a sample with ``__url__`` and ``__key__``; None if it is damaged and skipped.
+    def parse_samples(self, raws: Iterable[Any]) -> Iterator[dict[str, Any]]:
+        """Yield samples with ``__url__`` and ``__key__``, without damaged ones that are skipped.
 
         Raises
         ------
         SourceError
-            If it is damaged, unless damage is skipped.
+            If one is damaged, unless damage is skipped.
         """
         raise NotImplementedError
 
@@ -326,19 +326,17 @@ class PartFiles(SampleFiles):
     def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[RawSample]:
         """Return the bytes of samples; see `SampleFiles.read_samples`."""
         found: list[RawSample] = []
-        assert self._offsets is not None
+        offsets, read = self._offsets, self._descriptors.read
+        assert offsets is not None
         for start, stop in ranges:
-            for number, first, last in self._offsets.split(start, stop):
-                ends = self._offsets.tables[number][first : last + 1, 0].tolist()
-                raw = self._descriptors.read(number, ends[0], ends[-1] - ends[0])
-                if last - first == 1:
-                    found.append((number, first, raw))
-                    continue
+            for number, first, last in offsets.split(start, stop):
+                ends = offsets.tables[number][first : last + 1, 0].tolist()
                 base = ends[0]
-                found += [
-                    (number, first + i, raw[one - base : two - base])
-                    for i, (one, two) in enumerate(pairwise(ends))
-                ]
+                raw = read(number, base, ends[-1] - base)
+                row = first
+                for one, two in pairwise(ends):
+                    found.append((number, row, raw[one - base : two - base]))
+                    row += 1
         return found
 
     def _scan(self, file: SourceFile) -> Table:

@@ -139,7 +139,8 @@ def _load(path: Path, file: SourceFile) -> Table | None:
         return None
     offsets = table[:, 0]
     fits = offsets[0] >= 0 and offsets[-1] <= (file.nbytes or 0) and (np.diff(offsets) >= 0).all()
-    return table if fits else None
+    # A plain view: each slice of a memmap costs a microsecond more.
+    return table.view(np.ndarray) if fits else None
 
 
 def _keep(path: Path, table: Table) -> None:

@@ -7,7 +7,7 @@ sidecar of each archive, a jsonl file.
 
 import logging
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -357,20 +357,18 @@ class TarFiles(PartFiles):
             yield sample
         return None
 
-    def parse_sample(self, raw: RawSample) -> dict[str, Any] | None:
-        """Return the fields of a sample; see `SampleFiles.parse_sample`."""
-        number, row, content = raw
+    def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
+        """Yield samples; see `SampleFiles.parse_samples`."""
         assert self._offsets is not None
-        table = self._offsets.tables[number]
-        start = int(table[row, 0])
-        buffer = ChunkBuffer(iter([content, bytes(2 * BLOCK_NBYTES)]))
-        buffer.base = start
-        metadata = self._read_line(number, row) if self._fields else {}
-        try:
-            return next(self._parse(number, buffer, start, math.inf, metadata), None)
-        except DamageError as damage:
-            self.damage.report(self.urls[number], damage, "the sample there")
-            return None
+        for number, row, content in raws:
+            start = int(self._offsets.tables[number][row, 0])
+            buffer = ChunkBuffer(iter([content, bytes(2 * BLOCK_NBYTES)]))
+            buffer.base = start
+            metadata = self._read_line(number, row) if self._fields else {}
+            try:
+                yield from self._parse(number, buffer, start, math.inf, metadata)
+            except DamageError as damage:
+                self.damage.report(self.urls[number], damage, "the sample there")
 
     def _scan(self, file: SourceFile) -> Table:
         """Return the offset of each sample, and of the lines of its metadata: three columns."""

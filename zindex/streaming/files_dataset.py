@@ -105,9 +105,9 @@ class StoredRecords(SampleFiles):
         numbers = np.concatenate([np.arange(start, stop) for start, stop in ranges])
         return self._reader.read_many(numbers)
 
-    def parse_sample(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Return a record, which has been parsed."""
-        return raw
+    def parse_samples(self, raws: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield records, which have been parsed."""
+        yield from raws
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the store's content and the grid of parts."""
@@ -238,11 +238,7 @@ class FilesDataset(IterableDataset[Sample]):
         raws = self.files.read_samples(ranges)
         if order is not None:
             raws = [raws[place] for place in order.tolist()]
-        parse = self.files.parse_sample
-        for raw in raws[skip:]:
-            sample = parse(raw)
-            if sample is not None:
-                yield sample
+        yield from self.files.parse_samples(raws[skip:])
 
     def part_nbytes(self, part: int) -> int | None:
         """Return the bytes of a part, an average; None if that would take a request to a store."""

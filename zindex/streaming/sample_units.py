@@ -11,6 +11,8 @@ from zindex.streaming.orders import keyed_order
 
 # Maximum samples of a unit, and adjacent ones that are read together: their number and bytes.
 _MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16
+# Adjacent samples that are read together even in small units, where each read costs more than they.
+_MIN_BLOCK = 4
 #: Approximate maximum bytes of a unit, which is held in memory.
 UNIT_NBYTES = 16 << 20
 
@@ -95,7 +97,7 @@ def choose_units(
     Examples
     --------
     >>> choose_units(SampleCount(100_000, 100_000_000), UNIT_NBYTES, 2048, shuffle=True)
-    SampleUnits(num_samples=100000, nbytes=100000000, block=1, width=48)
+    SampleUnits(num_samples=100000, nbytes=100000000, block=4, width=12)
     >>> choose_units(SampleCount(10**9, 10**12), UNIT_NBYTES, 2048, shuffle=True)
     SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, width=128)
     """
@@ -103,5 +105,6 @@ def choose_units(
     length = max(1, min(count.num_samples // num_units, _MAX_UNIT, unit_nbytes // mean))
     if not shuffle:
         return SampleUnits(count.num_samples, count.nbytes, length, 1)
-    block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, length // 128))
+    least = _MIN_BLOCK if length >= 16 * _MIN_BLOCK else 1
+    block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, max(least, length // 128)))
     return SampleUnits(count.num_samples, count.nbytes, block, max(1, length // block))

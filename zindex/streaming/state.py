@@ -43,6 +43,9 @@ def to_state(sample: Any, *, form: str = "zindex") -> State:
         If a sample has no state.
     """
     if isinstance(sample, list | tuple):
+        if form == "zindex" and all(type(one) is dict and "__state__" in one for one in sample):
+            # Most batches; later samples of a worker slot override, so its keys are made once.
+            return _unite(one["__state__"] for one in sample)
         state: State = {}
         for one in sample:
             state.update(to_state(one, form=form))
@@ -71,21 +74,35 @@ def to_state(sample: Any, *, form: str = "zindex") -> State:
 def _unite(sample_states: Iterable[Any]) -> State:
     """Return the union of the states of samples; later ones override."""
     state: State = {}
+    # Head of adjacent samples of one worker slot, and the entries that they changed.
+    head: Any = None
+    entries: worker_slots.Entries = {}
     for found in sample_states:
-        state.update(found if isinstance(found, dict) else _read_sample_state(found))
+        if isinstance(found, dict):
+            _add(state, head, entries)
+            head = None
+            state.update(found)
+            continue
+        of, changed, begin = found
+        if begin or of != head:
+            _add(state, head, entries)
+            head, entries = of, {}
+            state.update(begin or {})
+        entries.update(changed)
+    _add(state, head, entries)
     return state
 
 
-def _read_sample_state(sample_state: worker_slots.SampleState) -> State:
-    """Return the state of one sample."""
-    (origin_id, rank, num_ranks, slot, num_slots), changed, begin = sample_state
+def _add(state: State, head: Any, entries: worker_slots.Entries) -> None:
+    """Add the entries of one worker slot to a state."""
+    if head is None:
+        return
+    origin_id, rank, num_ranks, slot, num_slots = head
     worker_slot = f"@{rank * num_slots + slot}/{num_ranks * num_slots}"
-    state: State = dict(begin or {})
-    for key, value in changed.items():
+    for key, value in entries.items():
         state[f"{key} {worker_slot}"] = [origin_id, value]
     state[f"turn @{rank}/{num_ranks}"] = [origin_id, [slot, num_slots]]
     state["own"] = [rank, num_ranks]
-    return state
 
 
 def _to_cogdata(sample: Mapping[str, Any]) -> State:
