@@ -1,10 +1,11 @@
 """Units in which loader workers share samples that can be read in any order."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Int64Array, UInt64Array
 from zindex.plan.keys import Stage, stream_key
 from zindex.sources.sample_offsets import SampleCount
 from zindex.streaming.orders import keyed_order
@@ -15,6 +16,39 @@ _MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16
 _MIN_BLOCK = 4
 #: Approximate maximum bytes of a unit, which is held in memory.
 UNIT_NBYTES = 16 << 20
+
+
+@lru_cache(maxsize=64)
+def _order_key(seed: int, name: str, epoch: int) -> np.uint64:
+    """Return the key of the orders of samples in the units of an epoch."""
+    word: np.uint64 = stream_key(seed, Stage.STREAM_BUFFER, name, epoch, num_words=1)[0]
+    return word
+
+
+def scramble(numbers: UInt64Array, key: np.uint64) -> UInt64Array:
+    """Return a random word for each number.
+
+    Parameters
+    ----------
+    numbers
+        Shape (numbers,), uint64.
+    key
+        Determines the words.
+
+    Returns
+    -------
+    words
+        Shape (numbers,), uint64; different numbers have different words.
+
+    Notes
+    -----
+    Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    """
+    words = (numbers ^ key) * np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: UInt64Array = words ^ (words >> np.uint64(31))
+    return found
 
 
 @dataclass(frozen=True)
@@ -73,9 +107,9 @@ class SampleUnits:
         if self.block == 1 or self.width == 1:
             return ranges, None
         count = sum(stop - start for start, stop in ranges)
-        words = stream_key(seed, Stage.STREAM_BUFFER, name, epoch, unit, num_words=2).tolist()
-        order = np.argsort(np.random.PCG64(words).random_raw(count), kind="stable")
-        return ranges, order
+        numbers = np.arange(count, dtype=np.uint64) + np.uint64(unit * self.block * self.width)
+        words = scramble(numbers, _order_key(seed, name, epoch))
+        return ranges, np.argsort(words, kind="stable")
 
 
 def choose_units(

@@ -48,6 +48,8 @@ class UnreadPartitions:
         """Return the part at a position of the order, and its number of delivered samples."""
         if number < len(self.begun):
             return self.begun[number]
+        if not self.begun and not self.ahead:
+            return number + self.low, 0
         return int(self.items(np.array([number]))[0]), 0
 
     def items(self, numbers: Int64Array) -> Int64Array:
