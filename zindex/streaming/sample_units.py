@@ -139,6 +139,6 @@ def choose_units(
     length = max(1, min(count.num_samples // num_units, _MAX_UNIT, unit_nbytes // mean))
     if not shuffle:
         return SampleUnits(count.num_samples, count.nbytes, length, 1)
-    least = _MIN_BLOCK if length >= 16 * _MIN_BLOCK else 1
+    least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
     block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, max(least, length // 128)))
     return SampleUnits(count.num_samples, count.nbytes, block, max(1, length // block))
