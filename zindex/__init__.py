@@ -42,5 +42,6 @@ if TYPE_CHECKING:
     from zindex.maintenance.repairs.repair import repair as repair
     from zindex.store.open import open_store as open_store
     from zindex.store.verify import verify_store as verify_store
+    from zindex.streaming.stream_loader import stream_loader as stream_loader
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

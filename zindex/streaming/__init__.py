@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
+    from zindex.streaming.stream_loader import StreamLoader as StreamLoader
+    from zindex.streaming.stream_loader import stream_loader as stream_loader
     from zindex.streaming.zarr_text import ZarrText as ZarrText
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -194,15 +194,15 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration, which determines its order.
 
-        Without it, each iteration over the dataset has the next number. A loaded state keeps its
-        position if it is of that iteration.
+        Without it, each iteration over the dataset has the next number. A loaded state that is of
+        that iteration, and has not been used, keeps its position.
 
         Parameters
         ----------
         epoch
             Number of the iteration, >= 0. With ``cyclic=False``, an iteration is an epoch.
         """
-        if check_whole("epoch", epoch, 0) != self._first_iteration:
+        if check_whole("epoch", epoch, 0) != self._first_iteration or self._iterations[1:].any():
             self._state = None
         self._start_at(epoch)
 
@@ -254,6 +254,24 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         if not begun:
             return self._iterate(self._state, self._from_url_level, iteration=first)
         return self._iterate(None, from_url_level=False, iteration=first + begun)
+
+    def __len__(self) -> int:
+        """Return the number of samples of one iteration, of this rank at most.
+
+        Ranks share units of about a 2,000th of a source, so that a rank may have fewer.
+
+        Raises
+        ------
+        TypeError
+            If it is infinite, or not known: with a ``customized_yield_fn``, or process functions.
+        """
+        if self.cyclic or self.customized_yield_fn is not None or self.stop_on_first:
+            raise TypeError("an infinite stream, or the outputs of a function, have no length")
+        _, num_ranks = self._place or find_place()
+        counts = [source.count_samples(num_ranks) for source in self.sources()]
+        if None in counts:
+            raise TypeError("a process function, or a file read in order, has no known length")
+        return sum(count for count in counts if count is not None)
 
     def check_length(self, required_samples: int) -> list[Any]:
         """Return how many samples each dataset has, and how many a run requires.

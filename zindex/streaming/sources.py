@@ -53,6 +53,18 @@ class StreamSource:
             return len(self.dataset.urls)
         return int(self.dataset.num_parts) if self.is_partitioned else len(self.dataset)
 
+    def count_samples(self, num_ranks: int) -> int | None:
+        """Return the most samples of one rank in an epoch; None if that is not known."""
+        if not self.is_partitioned:
+            return -(-len(self.dataset) // num_ranks)
+        units = getattr(self.dataset, "units", None)
+        if units is None or not self.dataset.can_skip or self.kind == "files":
+            return None
+        if num_ranks == 1:
+            return int(units.num_samples)
+        share = -(-units.num_units // num_ranks) * units.block * units.width
+        return int(min(share, units.num_samples))
+
     def check(self) -> "StreamSource":
         """Return this source after checking that it can be read.
 

@@ -1,0 +1,102 @@
+"""The loader of streams: epochs, states of delivered batches, any collate function."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+import zindex
+from tests.streaming.test_iterations import ids, make
+from zindex.errors import ConfigError, StateMismatchError
+from zindex.streaming import MergedDataset, StreamLoader
+
+
+def batches_of(loader: StreamLoader, num_batches: int | None = None) -> list[Any]:
+    found = []
+    for batch in loader:
+        found.append(ids(batch))
+        if num_batches is not None and len(found) == num_batches:
+            break
+    return found
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_states_are_of_delivered_batches(tmp_path: Path, num_workers: int) -> None:
+    loader = zindex.stream_loader(make(tmp_path), 8, num_workers=num_workers)
+    first, second = batches_of(loader), batches_of(loader)
+    assert first != second
+    again = zindex.stream_loader(make(tmp_path), 8, num_workers=num_workers)
+    assert batches_of(again, 5) == first[:5]
+    state = json.loads(json.dumps(again.state_dict()))
+    resumed = zindex.stream_loader(make(tmp_path), 8, num_workers=num_workers, state=state)
+    assert batches_of(resumed) == first[5:]
+    assert batches_of(resumed) == second
+    resumed.set_epoch(0)
+    assert batches_of(resumed) == first
+
+
+def test_states_of_all_ranks_serve_any_number(tmp_path: Path) -> None:
+    def make_rank(rank: int, num_ranks: int, state: Any = None) -> StreamLoader:
+        dataset = make(tmp_path)
+        dataset.set_data_parallel(num_ranks, rank)
+        return zindex.stream_loader(dataset, 4, state=state)
+
+    before = [make_rank(rank, 2) for rank in range(2)]
+    seen = [name for loader in before for batch in batches_of(loader, 6) for name in batch]
+    states = json.loads(json.dumps([loader.state_dict() for loader in before]))
+    rest = [make_rank(rank, 3, states) for rank in range(3)]
+    seen += [name for loader in rest for batch in batches_of(loader) for name in batch]
+    assert sorted(seen) == sorted(ids(make(tmp_path)))
+
+
+def test_any_collate_function_serves() -> None:
+    numbers: Any = [{"number": torch.tensor(number)} for number in range(10)]
+
+    class Numbers(torch.utils.data.Dataset[Any]):
+        name, percent = "numbers", 1
+
+        def __len__(self) -> int:
+            return len(numbers)
+
+        def __getitem__(self, index: int) -> Any:
+            return numbers[index]
+
+    dataset = MergedDataset([Numbers()], cyclic=False)
+    loader = zindex.stream_loader(dataset, 4, collate=default_collate, drop_last=True)
+    found = list(loader)
+    assert [batch["number"].shape for batch in found] == [(4,), (4,)]
+    assert len(loader) == 2
+    assert loader.state_dict()["leaf numbers @0/1"][1][0] == 8
+
+
+def test_a_mixture_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text("".join(f'{{"id": "{n}"}}\n' for n in range(9)))
+    (tmp_path / "mixture.yaml").write_text(
+        "target: MergedDataset\nparams:\n  cyclic: false\n  datasets:\n"
+        "    - target: JsonlIterableDataset\n"
+        "      params: {path: '${variables:folder}/texts.jsonl'}\n"
+        "      name: texts\n      percent: 1\n"
+    )
+    loader = zindex.stream_loader(tmp_path / "mixture.yaml", 4, variables={"folder": str(tmp_path)})
+    assert sorted(name for batch in loader for name in ids(batch)) == list("012345678")
+    assert len(loader) == 3
+
+
+def test_lengths_are_those_of_a_rank(tmp_path: Path) -> None:
+    source = make(tmp_path).datasets[0]
+    dataset = MergedDataset([source], cyclic=False)
+    assert len(dataset) == 80
+    dataset.set_data_parallel(3, 1)
+    assert len(list(dataset)) <= len(dataset) <= 28
+    with pytest.raises(TypeError, match="infinite stream"):
+        len(MergedDataset([source]))
+
+
+def test_bad_arguments_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch_size must be a whole number of at least 1, got 0"):
+        zindex.stream_loader(make(tmp_path), 0)
+    with pytest.raises(StateMismatchError, match="a state must be a dict, or the list of those"):
+        zindex.stream_loader(make(tmp_path), 1, state=5)  # type: ignore[arg-type]

@@ -1,0 +1,182 @@
+"""A loader of streams, which keeps the state of the delivered batches."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from zindex.errors import StateMismatchError
+from zindex.plan.settings import check_whole
+from zindex.streaming.merged_dataset import MergedDataset
+from zindex.streaming.processing.collate import mixed_collate
+from zindex.streaming.protocols import Sample
+from zindex.streaming.state import State, gather_states, merge_states, to_state
+
+
+class StreamLoader:
+    """Batches of a stream; see `stream_loader`."""
+
+    def __init__(
+        self,
+        dataset: MergedDataset,
+        batch_size: int,
+        *,
+        num_workers: int = 0,
+        collate: Callable[[list[Sample]], Any] = mixed_collate,
+        drop_last: bool = False,
+        state: State | Sequence[State] | None = None,
+        **settings: Any,
+    ) -> None:
+        check_whole("batch_size", batch_size, 1)
+        self.dataset = dataset
+        self._loader: DataLoader[Any] = DataLoader(
+            dataset,
+            batch_size,
+            num_workers=check_whole("num_workers", num_workers, 0),
+            collate_fn=_WithState(collate),
+            drop_last=drop_last,
+            **settings,
+        )
+        self._state: State = {}
+        if state:
+            self.load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches that are left of this iteration, or those of the next one."""
+        for state, batch in self._loader:
+            # With the batch, so that prefetched ones are not counted.
+            self._state.update(state)
+            yield batch
+
+    def __len__(self) -> int:
+        """Return the number of batches of an iteration; TypeError if it is not known."""
+        return len(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next iteration; see `MergedDataset.set_epoch`."""
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> State:
+        """Return the state of this rank after the last delivered batch, as JSON values.
+
+        It resumes with the same number of ranks and loader workers. For other numbers, load the
+        list of the states of all ranks, or `gather_state`.
+        """
+        return dict(self._state)
+
+    def gather_state(self, group: Any = None) -> State:
+        """Return the state of all ranks, on every rank: a collective call.
+
+        Parameters
+        ----------
+        group
+            The data-parallel process group; the default group if None.
+        """
+        return gather_states(self._state, group)
+
+    def load_state_dict(self, state: State | Sequence[State]) -> None:
+        """Resume the next iteration from a state.
+
+        Parameters
+        ----------
+        state
+            A state of `state_dict` or `gather_state`, or the list of the states of all ranks.
+
+        Raises
+        ------
+        StateMismatchError
+            If it is not a state of these datasets.
+        """
+        if isinstance(state, Sequence) and not isinstance(state, str):
+            state = merge_states(state)
+        if not isinstance(state, Mapping):
+            raise StateMismatchError(
+                f"a state must be a dict, or the list of those of all ranks, got "
+                f"{type(state).__name__}; load what state_dict returned"
+            )
+        self.dataset.set_dataloader_states(dict(state))
+        self._state = dict(state)
+
+
+class _WithState:
+    """Collate function that returns the state of a batch beside it."""
+
+    def __init__(self, collate: Callable[[list[Sample]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: list[Sample]) -> tuple[State, Any]:
+        state = to_state(samples)
+        for sample in samples:
+            sample.pop("__state__", None)
+            sample.pop("__states__", None)
+        return state, self.collate(samples)
+
+
+def stream_loader(
+    mixture: Any,
+    batch_size: int,
+    *,
+    num_workers: int = 0,
+    collate: Callable[[list[Sample]], Any] = mixed_collate,
+    drop_last: bool = False,
+    variables: Mapping[str, Any] | None = None,
+    state: State | Sequence[State] | None = None,
+    **settings: Any,
+) -> StreamLoader:
+    """Return the batches of a stream for this rank.
+
+    Parameters
+    ----------
+    mixture
+        A `MergedDataset`, or the path of a YAML file for `instantiate_from_yaml`.
+    batch_size
+        Samples of a batch of this rank.
+    num_workers
+        Loader workers.
+    collate
+        Makes a batch of a list of samples, which have no state. torch's ``default_collate`` works
+        for samples of equal fields.
+    drop_last
+        Whether a last, shorter batch of each worker is left out.
+    variables
+        Variables of the YAML file.
+    state
+        Resume from this state; see `StreamLoader.load_state_dict`.
+    settings
+        Further arguments of torch's ``DataLoader``.
+
+    Returns
+    -------
+    loader
+        Has ``state_dict`` and ``load_state_dict``, which count delivered batches only, and
+        ``set_epoch``. Each iteration over it is the next epoch.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is invalid.
+    StateMismatchError
+        If the state is of other datasets.
+
+    Examples
+    --------
+    >>> from torch.utils.data import StackDataset
+    >>> numbers = StackDataset(number=range(6))
+    >>> numbers.name, numbers.percent = "numbers", 1
+    >>> loader = stream_loader(MergedDataset([numbers], cyclic=False), 4)
+    >>> [len(batch) for batch in loader]
+    [4, 2]
+    """
+    if not isinstance(mixture, MergedDataset):
+        from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
+
+        mixture = instantiate_from_yaml(mixture, variables or {})
+    return StreamLoader(
+        mixture,
+        batch_size,
+        num_workers=num_workers,
+        collate=collate,
+        drop_last=drop_last,
+        state=state,
+        **settings,
+    )
