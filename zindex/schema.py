@@ -69,6 +69,20 @@ SHUFFLE_INDEX = ArraySpec(
     "shuffle_index", ("sample",), "sample id", "Sample that stands at each shuffled position."
 )
 
+DOCUMENT_ROW = ArraySpec(
+    "document_row",
+    ("document",),
+    "row of document_index",
+    "Rows of document_index that refer to each document of the split, one per epoch, ascending.",
+)
+SAMPLE_POSITION = ArraySpec(
+    "sample_position",
+    ("sample",),
+    "position",
+    "Position at which each sample stands: the inverse of shuffle_index or, over the "
+    "concatenated datasets, of a blend.",
+)
+
 PART_INDEX = ArraySpec(
     "part_index",
     ("part", "field"),

@@ -221,6 +221,13 @@ BENCHMARKS = (
         extra=True,
     ),
     Benchmark(
+        "bench_answers",
+        short="--samples 2e4 --runs 1 --contenders 'zindex, megatron order' "
+        "'zindex, megatron order, with inverses' 'zindex, packed'",
+        long="--samples 1e9 --runs 3",
+        extra=True,
+    ),
+    Benchmark(
         "bench_follow",
         short="--datasets 2 --documents 500 --samples 2e4 --runs 1",
         long="--datasets 4 --documents 1e5 --samples 1e8 --runs 3",

@@ -136,15 +136,25 @@ def _paint(text: str, mask: bool | None) -> str:
 @click.command("diff")
 @click.argument("first", metavar="RUN.yaml")
 @click.argument("second", required=False, metavar="[OTHER.yaml]")
+@options.repeatable(
+    "--state",
+    "states",
+    metavar="STATE.json",
+    help="Compare only what this loader state has consumed; twice for two states.",
+)
 @_split
 @options.summary()
-def diff_command(first: str, second: str | None, split: str) -> tuple[dict[str, Any], str, int]:
-    """Compare the samples of two runs.
+def diff_command(
+    first: str, second: str | None, states: tuple[str, ...], split: str
+) -> tuple[dict[str, Any], str, int]:
+    """Compare the samples of two runs, or of loader states.
 
-    With one run, compares it before and after its last edit. Prints the first difference, the share
-    of differing positions, and the samples per dataset. Exits with 1 if the runs differ.
+    With one run, compares it before and after its last edit, or, with --state, the samples that
+    loaders have consumed: two states, or one with the whole run. Prints the first difference, the
+    share of differing positions, the samples per dataset, and the tokens of only one. Exits with 1
+    if there is a difference.
     """
     from zindex.inspection.answers.diff import diff
 
-    found = diff(first, second, split=split)
+    found = diff(first, second, states=states, split=split)
     return found.to_json(), "\n".join(found.to_lines()), 0 if found.is_same else 1

@@ -179,6 +179,7 @@ def plan(run_file: str) -> tuple[dict[str, Any], str]:
 @click.argument("run_file", metavar="RUN.yaml")
 @cluster_options
 @adapt_options
+@options.flag("--inverse", "Store inverses of shuffles, too, for `zindex find` in milliseconds.")
 @options.value(
     "--timeline",
     metavar="FILE",
@@ -186,7 +187,11 @@ def plan(run_file: str) -> tuple[dict[str, Any], str]:
 )
 @options.summary()
 def build(
-    run_file: str, timeline: str | None, adapt: tuple[int, int] | None, **settings: Any
+    run_file: str,
+    inverse: bool,
+    timeline: str | None,
+    adapt: tuple[int, int] | None,
+    **settings: Any,
 ) -> tuple[dict[str, Any], str] | None:
     """Build all indices and blends of a run.
 
@@ -206,7 +211,7 @@ def build(
     with open_client(str(config.index), **settings) as (builds, client):
         if not builds:
             return None
-        results = run(config, client, progress=True, timeline=timeline)
+        results = run(config, client, inverse=inverse, progress=True, timeline=timeline)
     return _summarise(config, results, time.monotonic() - start)
 
 

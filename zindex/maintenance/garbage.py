@@ -14,6 +14,8 @@ from zindex.indexing.run_plan import plan_run
 from zindex.io import files
 from zindex.io.objects import PlaceLike, place_of
 from zindex.maintenance.edits.journal import JOURNAL_PREFIX
+from zindex.plan.build_plan import BuildPlan
+from zindex.plan.inverse_plan import InversePlan
 from zindex.store.commit import MANIFEST_KEY, PLAN_KEY, ROOT_KEY
 from zindex.store.folder_group import write_group
 from zindex.store.verify import REPAIR_KEY
@@ -84,7 +86,9 @@ def _named_by(runs: Sequence[str | os.PathLike[str]]) -> set[str] | None:
         names = files.list_names(place_of(config.index))
         if any(name.startswith(JOURNAL_PREFIX) for name in names):
             return None
-        places = [str(item.plan.store_plan(config.index).root) for item in plan_run(config)]
+        plans: list[BuildPlan] = [item.plan for item in plan_run(config)]
+        plans += [each for each in map(InversePlan.of, plans) if each is not None]
+        places = [str(plan.store_plan(config.index).root) for plan in plans]
         named |= {os.path.realpath(place) for place in (*places, *(m.path for m in config.members))}
     return named
 

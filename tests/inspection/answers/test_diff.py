@@ -1,6 +1,7 @@
 """What differs between two orders, against their torch datasets."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import zindex
 from tests.cli.commands import fail, invoke
-from tests.conftest import WriteCorpus, numbers
+from tests.conftest import FakeTokenizer, WriteCorpus, numbers
 from tests.indexing.runs import make_run
-from tests.inspection.answers.brute_force import Sample, draw_run, read_samples
+from tests.inspection.answers.brute_force import KINDS, Sample, draw_run, read_samples
 from tests.inspection.answers.test_info import write_yaml
 from tests.maintenance.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
+from zindex.arrays import Int64Array
 from zindex.config import RunConfig
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, StateMismatchError, StoreError
+from zindex.execution.executor import SerialExecutor
+from zindex.inspection.answers import tokens_seen
 from zindex.inspection.answers.diff import RunDifference, diff
 from zindex.inspection.answers.run_order import RunOrder
 
@@ -35,6 +40,11 @@ def assert_difference(found: RunDifference, before: list[Sample], after: list[Sa
         assert [sample.sample for sample in found.samples] == [
             before[first].sample, after[first].sample
         ]  # fmt: skip
+    elif first is not None:
+        longer = max(before, after, key=len)
+        assert [sample.sample for sample in found.samples] == [longer[first].sample]
+    seen = [set[int]().union(*(sample.held for sample in samples)) for samples in (before, after)]
+    assert found.num_tokens_only == (len(seen[0] - seen[1]), len(seen[1] - seen[0]))
     assert all(len(line) <= 80 for line in found.to_lines())
 
 
@@ -84,6 +94,91 @@ def test_before_and_after_an_edit(
     assert_difference(diff(config), *samples[1:])
     assert_difference(diff(RunOrder(config, num_edits=0), config), samples[0], samples[2])
     assert [item.dataset for item in diff(config).datasets] == paths
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loader_states(kind: str, tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    run = draw_run(kind, 500, tmp_path, write_corpus)
+    tokenizer = FakeTokenizer(vocab_size=None, eod=7)
+    settings: dict[str, Any] = {"micro_batch_size": 2, "split": run.split}
+    with closing(zindex.loader(run.config, tokenizer, **settings)) as batches:
+        states = [batches.state_dict() for _ in zip(range(7), batches, strict=False)][2::4]
+    counts = [state["consumed_samples"] for state in states]
+    assert counts[0] < counts[1]
+    parts = [run.samples[:count] for count in counts]
+    order = RunOrder(run.config, run.split)
+    found = diff(order, states=states)
+    assert_difference(found, *parts)
+    assert found.first_difference == counts[0]
+    assert_difference(diff(order, states=states[1:]), parts[1], run.samples)
+    again = diff(run.config, run.config, states=states[:1], split=run.split)
+    assert_difference(again, parts[0], run.samples)
+    assert diff(order, states=states[:1] * 2).is_same
+
+
+def test_states_of_edited_runs(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    paths = write_corpora(write_corpus, [[5, 7, 3, 9, 6] * 12, [4, 10, 2] * 11])
+    config = weighted_run(tmp_path, paths)
+    own = {"version": 1, "fingerprint": RunOrder(config).fingerprints[0], "epoch": 0}
+    edit_here(config, 20, reweight={paths[1]: 4.0})
+    found = diff(config, states=[own | {"consumed_samples": 12}, own | {"consumed_samples": 20}])
+    assert (found.num_samples, found.first_difference) == ((12, 20), 12)
+    for wrong, message in (
+        (own | {"consumed_samples": 21}, "must stand at or before it, at position 20, got 21"),
+        (own | {"fingerprint": "ab", "consumed_samples": 1}, "must belong to these samples"),
+        ({"loader": own}, "must have the keys"),
+    ):
+        with pytest.raises(StateMismatchError, match=message):
+            diff(config, states=[wrong])
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"loader": own}))
+    with pytest.raises(StateMismatchError, match=r"state.json: a loader state must have the keys"):
+        diff(config, states=[path])
+    path.write_text("{")
+    with pytest.raises(StateMismatchError, match=r"state.json must be JSON, the result of state_"):
+        diff(config, states=[path])
+    with pytest.raises(StoreError, match=r"none.json must be readable, the system says"):
+        diff(config, states=[tmp_path / "none.json"])
+    with pytest.raises(ConfigError, match="at most two states can be compared, got 3"):
+        diff(config, states=[own] * 3)
+
+
+@pytest.mark.parametrize("kind", ["blended", "packed", "edited"])
+def test_estimated_tokens(
+    kind: str, tmp_path: Path, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = draw_run(kind, 608, tmp_path, write_corpus)
+    order = RunOrder(run.config, run.split)
+    assert order.is_searchable
+    state = {"version": 1, "fingerprint": order.fingerprints[-1], "epoch": 0}
+    states = [state | {"consumed_samples": count} for count in (70, 20)]
+    exact = diff(order, states=states)
+    # All samples are drawn, so that the estimate has no error.
+    monkeypatch.setattr(tokens_seen, "_NUM_DRAWN", 10**6)
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: First())
+    found = diff(order, states=states, max_positions=8)
+    assert not found.is_exact
+    assert found.num_tokens_only == exact.num_tokens_only
+    assert min(exact.num_tokens_only) == 0 < max(exact.num_tokens_only)
+
+
+class First:
+    """Draws the first number of each range."""
+
+    def integers(self, low: Int64Array, high: Int64Array) -> Int64Array:
+        return low
+
+
+def test_orders_that_cannot_be_searched(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    config = make_run(tmp_path, write_corpus)
+    zindex.build(config, SerialExecutor())
+    other = replace(config, seed=5)
+    found = diff(config, other, max_positions=8)
+    assert found.num_tokens_only == (None, None)
+    assert "tokens of the first only: not counted" in found.to_lines()
+    for each in (config, other):
+        zindex.build(each, SerialExecutor(), inverse=True)
+    assert None not in diff(config, other, max_positions=8).num_tokens_only
 
 
 def test_drawn_positions(tmp_path: Path, write_corpus: WriteCorpus) -> None:

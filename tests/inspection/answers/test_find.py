@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import fail, succeed
-from tests.conftest import WriteCorpus
+from tests.conftest import WriteCorpus, numbers
 from tests.indexing.runs import make_config, make_run
 from tests.inspection.answers.brute_force import KINDS, draw_run
 from tests.inspection.answers.test_info import write_yaml
@@ -17,9 +17,10 @@ from zindex.inspection.answers.find import find
 from zindex.inspection.answers.run_order import RunOrder
 
 
+@pytest.mark.parametrize("seed", numbers(1, 12))
 @pytest.mark.parametrize("kind", KINDS)
-def test_seen_and_to_come(kind: str, tmp_path: Path, write_corpus: WriteCorpus) -> None:
-    run = draw_run(kind, 200, tmp_path, write_corpus)
+def test_seen_and_to_come(kind: str, seed: int, tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    run = draw_run(kind, seed + 200, tmp_path, write_corpus)
     order = RunOrder(run.config, run.split)
     consumed = len(order) // 2
     for document in range(6):

@@ -7,7 +7,7 @@ import pytest
 
 import zindex
 from tests.cli.commands import fail, succeed
-from tests.conftest import WriteCorpus
+from tests.conftest import WriteCorpus, numbers
 from tests.forked import run_fresh
 from tests.indexing.runs import make_config, make_run
 from tests.inspection.answers.brute_force import KINDS, draw_run
@@ -27,9 +27,10 @@ class Numbers:
         return " ".join(map(str, tokens))
 
 
+@pytest.mark.parametrize("seed", numbers(1, 12))
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_ranks(kind: str, tmp_path: Path, write_corpus: WriteCorpus) -> None:
-    run = draw_run(kind, 100, tmp_path, write_corpus)
+def test_steps_of_ranks(kind: str, seed: int, tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    run = draw_run(kind, seed + 100, tmp_path, write_corpus)
     order = RunOrder(run.config, run.split)
     for rank in range(2):
         found = trace(

@@ -24,7 +24,12 @@ WHOLE = "whole"
 # Maximum number of documents and shards to inspect one by one.
 _MAX_DOCUMENTS, _MAX_SHARDS = 1 << 22, 1 << 12
 # Display names of indices, by the kind in their description.
-_INDICES = {"gpt": "index", "packed": "packed index", "sentence_mapping": "sentence mapping"}
+_INDICES = {
+    "gpt": "index",
+    "inverse": "inverse of an index",
+    "packed": "packed index",
+    "sentence_mapping": "sentence mapping",
+}
 
 
 class Found(NamedTuple):

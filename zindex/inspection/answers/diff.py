@@ -1,18 +1,25 @@
-"""Compare the samples of two runs, or of one run before and after its last edit."""
+"""Compare the samples of two runs, of two loader states, or of a run before and after an edit."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from zindex.arrays import BoolArray, Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, StateMismatchError
 from zindex.inspection.answers.run_order import RunLike, RunOrder, Samples
 from zindex.inspection.answers.screen import fit, fit_lines, fit_table
+from zindex.inspection.answers.tokens_seen import Seen, count_tokens_only, estimate_tokens_only
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
 from zindex.inspection.tables.formatting import format_share
+from zindex.io.system_errors import unreadable
+from zindex.loading.state import parse_state
+
+#: A state of a loader, or the path of its JSON file.
+StateLike = Mapping[str, Any] | str | os.PathLike[str]
 
 #: Runs up to this length are compared in full; of longer runs a quarter as many are sampled.
 MAX_POSITIONS = 1 << 17
@@ -38,8 +45,11 @@ class RunDifference:
     split: str
     #: Names of the two runs.
     names: tuple[str, str]
-    #: Number of samples in each.
+    #: Number of samples in each, or consumed by the loader states.
     num_samples: tuple[int, int]
+    #: Distinct tokens that only the first has, and only the second; estimates unless all positions
+    #: were compared, and None if that would read whole orders.
+    num_tokens_only: tuple[int | None, int | None]
     #: Whether all positions were compared; if not, shares and counts are estimates.
     is_exact: bool
     #: First position at which the samples differ or one run has ended; None if there is none.
@@ -80,7 +90,12 @@ class RunDifference:
             }
             for item in self.datasets
         ]
-        lines += ["", *fit_table(rows, text_columns=("dataset",), wide="dataset")]
+        lines += ["", *fit_table(rows, text_columns=("dataset",), wide="dataset"), ""]
+        for which, count in zip(("first", "second"), self.num_tokens_only, strict=True):
+            known = "not counted" if count is None else f"{about}{count:,}"
+            lines.append(f"tokens of the {which} only: {known}")
+        if None in self.num_tokens_only:
+            lines.append("  `zindex build --inverse` stores what is needed to count them")
         if self.samples:
             lines += ["", f"position {self.first_difference:,}, first and second:"]
             for sample in self.samples:
@@ -92,16 +107,23 @@ def diff(
     first: RunLike | RunOrder,
     second: RunLike | RunOrder | None = None,
     *,
+    states: Sequence[StateLike] = (),
     split: str = "train",
     max_positions: int = MAX_POSITIONS,
 ) -> RunDifference:
-    """Compare the samples of two runs, or of one run before and after its last edit.
+    """Compare the samples of two runs, of loader states, or before and after the last edit.
 
     Parameters
     ----------
     first, second
         A ``RunConfig``, its mapping, the path of a YAML file, or an opened `RunOrder`. If
-        ``second`` is None, the first run is compared without and with its last edit.
+        ``second`` is None, there must be states, or the first run is compared without and with its
+        last edit.
+    states
+        Up to two states of loaders, ``state_dict()`` or the paths of JSON files with them: only the
+        samples that they have consumed are compared. The first belongs to the first run, and the
+        other to the second run, if any. One state alone is compared with its whole run, or with
+        the second run.
     split
         The split to compare; ignored for opened runs.
     max_positions
@@ -111,42 +133,92 @@ def diff(
     Returns
     -------
     difference
-        Lengths, first difference, share of differing positions, and counts per dataset.
+        Lengths, first difference, share of differing positions, counts per dataset, and the tokens
+        that only one has.
         Samples are equal if they hold the same tokens of the same documents. Datasets are equal if
         their documents have the same lengths, whatever their paths.
 
     Raises
     ------
     ConfigError
-        If ``second`` is None and the first run has no edit.
+        If ``second`` is None and the first run has no edit, or there are more than two states.
+    StateMismatchError
+        If a state does not belong to its run, or is not a state.
 
     Notes
     -----
     Cost: reads at most ``max_positions`` samples of each run; the first difference is found by
-    searching between two sampled positions. Nothing is written.
+    searching between two sampled positions. Of longer runs, the tokens of only one are estimated by
+    finding those of some samples, if both orders can be searched; see `zindex.find`. Nothing is
+    written.
     """
+    if len(states) > 2:
+        raise ConfigError(f"at most two states can be compared, got {len(states)}; give two")
     a = first if isinstance(first, RunOrder) else RunOrder(first, split)
     name = str(first) if isinstance(first, str | os.PathLike) else "the first run"
-    if second is None:
+    if second is None and not states:
         if not a.num_edits:
             raise ConfigError(
-                "a run must have an edit to be compared with itself, it has none; give two runs"
+                "a run must have an edit to be compared with itself, it has none; give two runs, "
+                "or states of its loader (--state)"
             )
         before = RunOrder(a.config, a.split, num_edits=a.num_edits - 1)
         names = (f"{name} before its last edit", f"{name} after it")
-        return _compare(before, a, names, max_positions)
-    b = second if isinstance(second, RunOrder) else RunOrder(second, split)
-    other = str(second) if isinstance(second, str | os.PathLike) else "the second run"
-    return _compare(a, b, (name, other), max_positions)
+        return _compare((before, a), names, (len(before), len(a)), max_positions)
+    b, other = a, name
+    if second is not None:
+        b = second if isinstance(second, RunOrder) else RunOrder(second, split)
+        other = str(second) if isinstance(second, str | os.PathLike) else "the second run"
+    lengths = [len(a), len(b)]
+    names_of = [name, other]
+    for number, (order, state) in enumerate(zip((a, b), states, strict=False)):
+        lengths[number] = min(_count_consumed(order, state), len(order))
+        names_of[number] += " consumed"
+    return _compare((a, b), (names_of[0], names_of[1]), (lengths[0], lengths[1]), max_positions)
 
 
-def _compare(a: RunOrder, b: RunOrder, names: tuple[str, str], max_positions: int) -> RunDifference:
-    """Return the differences between two opened orders."""
-    lengths = len(a), len(b)
-    is_proven = _have_same_plans(a, b)
-    common, is_exact = min(lengths), is_proven or max(lengths) <= max_positions
-    num_drawn = max_positions if max(lengths) <= max_positions else max_positions // 4
-    keys = {number: _dataset_keys(order) for number, order in enumerate((a, b))}
+def _count_consumed(order: RunOrder, state: StateLike) -> int:
+    """Return the samples that a loader has consumed, after checking that it read this run."""
+    where = ""
+    if isinstance(state, str | os.PathLike):
+        where = os.fspath(state)
+        try:
+            with open(where, encoding="utf-8") as file:
+                state = json.load(file)
+        except OSError as error:
+            raise unreadable(where, error) from error
+        except ValueError as error:
+            raise StateMismatchError(
+                f"{where} must be JSON, the result of state_dict(), it is not: {error}"
+            ) from error
+    *before, own = order.fingerprints
+    ancestors = [*zip(before, order.edit_positions, strict=True)]
+    try:
+        found = parse_state(
+            state,  # type: ignore[arg-type]
+            fingerprint=own,
+            num_positions=len(order),
+            num_samples=None,
+            ancestors=ancestors,
+        )
+    except StateMismatchError as error:
+        raise StateMismatchError(f"{where}: {error}" if where else str(error)) from error
+    return found.consumed_samples
+
+
+def _compare(
+    orders: tuple[RunOrder, RunOrder],
+    names: tuple[str, str],
+    lengths: tuple[int, int],
+    max_positions: int,
+) -> RunDifference:
+    """Return the differences between the first samples of two opened orders."""
+    a, b = orders
+    is_proven = a is b or _have_same_plans(a, b)
+    is_short = max(lengths) <= max_positions
+    common = min(lengths)
+    num_drawn = max_positions if is_short else max_positions // 4
+    keys = {number: _dataset_keys(order) for number, order in enumerate(orders)}
 
     def is_same(positions: Int64Array) -> BoolArray:
         return _is_same(a, b, positions, keys[0], keys[1])
@@ -158,19 +230,43 @@ def _compare(a: RunOrder, b: RunOrder, names: tuple[str, str], max_positions: in
     if where is None and lengths[0] != lengths[1]:
         where = common
     samples: tuple[TracedSample, ...] = ()
-    if where is not None and where < common:
+    if where is not None:
         at = np.array([where])
-        samples = (*describe_samples(a, a.read(at)), *describe_samples(b, b.read(at)))
+        samples = tuple(
+            sample
+            for order, length in zip(orders, lengths, strict=True)
+            for sample in (describe_samples(order, order.read(at)) if where < length else ())
+        )
     return RunDifference(
         split=a.split,
         names=names,
         num_samples=lengths,
-        is_exact=is_exact,
+        num_tokens_only=(0, 0) if where is None else _count_only(orders, lengths, keys, is_short),
+        is_exact=is_short or (is_proven and where is None),
         first_difference=where,
         share_changed=1 - float(same.mean()) if len(same) else 0.0,
-        datasets=_count_datasets((a, b), keys, num_drawn),
+        datasets=_count_datasets(orders, lengths, keys, num_drawn),
         samples=samples,
     )
+
+
+def _count_only(
+    orders: tuple[RunOrder, RunOrder],
+    lengths: tuple[int, int],
+    keys: dict[int, list[tuple[str, int]]],
+    is_short: bool,
+) -> tuple[int | None, int | None]:
+    """Return the distinct tokens of only the first, and of only the second."""
+    ids = {key: number for number, key in enumerate(dict.fromkeys([*keys[0], *keys[1]]))}
+    first, second = (
+        Seen(order, length, np.array([ids[key] for key in keys[number]], np.int64))
+        for number, (order, length) in enumerate(zip(orders, lengths, strict=True))
+    )
+    if is_short:
+        return count_tokens_only(first, second)
+    if not all(order.is_searchable for order in orders):
+        return None, None
+    return estimate_tokens_only(first, second), estimate_tokens_only(second, first)
 
 
 def _have_same_plans(a: RunOrder, b: RunOrder) -> bool:
@@ -266,16 +362,19 @@ def _have_same_parts(a: Samples, b: Samples) -> BoolArray:
 
 
 def _count_datasets(
-    orders: tuple[RunOrder, RunOrder], keys: dict[int, list[tuple[str, int]]], num_drawn: int
+    orders: tuple[RunOrder, RunOrder],
+    lengths: tuple[int, int],
+    keys: dict[int, list[tuple[str, int]]],
+    num_drawn: int,
 ) -> tuple[DatasetDifference, ...]:
     """Return the number of samples of each dataset in both orders."""
     paths: dict[tuple[str, int], str] = {}
     counts: list[dict[tuple[str, int], float]] = []
     for number, order in enumerate(orders):
-        positions = _draw(len(order), num_drawn)
+        positions = _draw(lengths[number], num_drawn)
         sources, _ = order.find_draws(positions)
         drawn = np.bincount(order.dataset_of[sources], minlength=len(order.paths))
-        scale = len(order) / max(1, len(positions))
+        scale = lengths[number] / max(1, len(positions))
         counts.append(dict(zip(keys[number], (drawn * scale).tolist(), strict=True)))
         for key, path in zip(keys[number], order.paths, strict=True):
             paths.setdefault(key, path)

@@ -171,7 +171,8 @@ def find(
     -----
     Law: `find` returns a position if and only if `zindex.trace` shows the tokens there. Cost:
     keyed orders are inverted; greedy blends use interpolation search; uniform blends and the
-    shuffles of Megatron's order are read in full, a few bytes per sample. Nothing is written.
+    shuffles of Megatron's order are read in full, a few bytes per sample, unless their inverses are
+    stored (``zindex.build(run, inverse=True)``). Nothing is written.
     """
     steps = make_steps(global_batch_size, num_ranks, micro_batch_size)
     if consumed is not None:

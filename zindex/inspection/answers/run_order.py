@@ -11,40 +11,36 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import Int64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError, StoreNotFoundError, VerificationError
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
+from zindex.indexing.inverse import Inverse, find_inverse
 from zindex.indexing.run_plan import PlannedIndex, label_paths, plan_run
 from zindex.indexing.store_build import find_index
+from zindex.inspection.answers.blend_search import compute_draws, invert_blend
 from zindex.inspection.answers.documents import Documents, check_document
-from zindex.kernels.bijection import unpermute
 from zindex.maintenance.edits.draws import Draws, PoolTable, SegmentTable, find_draws
 from zindex.maintenance.edits.forgotten import Forgetting
-from zindex.maintenance.edits.journal import RunJournal, open_journal
+from zindex.maintenance.edits.index_search import take
+from zindex.maintenance.edits.journal import JournalEntry, RunJournal, open_journal
 from zindex.maintenance.edits.order_sources import (
     CutSource,
     OrderSource,
     SampleParts,
-    read_lengths,
-    search,
-    take,
 )
 from zindex.maintenance.edits.packed_source import open_order_source
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import BuildPlan
 from zindex.plan.journal import RunState
-from zindex.plan.keys import Stage, split_key
 from zindex.plan.packing import PackingPlan
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.chunk_reader import Verify
+from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 
 #: Maximum rows of an index that is computed in memory if it is not built.
 MAX_COMPUTED_ROWS = 1 << 22
-
-# Minimum number of positions in the first read of a greedy blend search.
-_MIN_WIDTH = 64
 
 RunLike = RunConfig | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -108,11 +104,12 @@ class RunOrder:
         members = {item.dataset: item for item in plan.members if item.plan.split == split}
         blend = next((item for item in plan.blends if item.split == split), None)
         self.plans: list[BlendPlan] = [] if blend is None else [blend.plan]
+        self._edits: list[JournalEntry] = []
         self.sources: list[OrderSource] = []
-        self.num_edits = 0
         self._state: RunState | None = None
         self._forgetting: Forgetting | None = None
         self._arrays: dict[int, BlendArrays] = {}
+        self._inverses: dict[int, Inverse | None] = {}
         if blend is None:
             if len(members) != 1:
                 raise PlanError(
@@ -120,10 +117,13 @@ class RunOrder:
                     f"{len(members)} datasets; give the datasets weights"
                 )
             self.paths = tuple(members)
+            self._base = fingerprint(members[self.paths[0]].plan.spec)
         else:
             self.paths = blend.datasets
+            identities = [fingerprint(members[path].plan.spec) for path in self.paths]
+            self._base = fingerprint({"blend": blend.plan.spec, "members": identities})
             journal = open_journal(config, split, plan=plan)
-            self.num_edits = len(journal.entries[:num_edits])
+            self._edits = list(journal.entries[:num_edits])
             self._open_edits(replace(journal, entries=journal.entries[:num_edits]))
         if not self.sources:
             self.sources = [self._open_source(members[path]) for path in self.paths]
@@ -151,7 +151,8 @@ class RunOrder:
 
     def _open_source(self, item: PlannedIndex[Any]) -> OrderSource:
         """Return the source of an index, opened or computed."""
-        return open_order_source(item, self._find_store(item.plan, item.name))
+        store = self._find_store(item.plan, item.name)
+        return open_order_source(item, store, self.config.index)
 
     def _find_store(self, plan: BuildPlan, name: str) -> Store | None:
         """Return the built store of a plan, or None if the index is computed (small or keyed)."""
@@ -172,7 +173,36 @@ class RunOrder:
             store = self._find_store(plan, f"blend {self.split}")
             arrays = compute_blend_arrays(plan) if store is None else open_blend_arrays(store)
             self._arrays[number] = arrays
+            self._inverses[number] = find_inverse(plan, self.config.index)
         return self._arrays[number]
+
+    @property
+    def num_edits(self) -> int:
+        """Number of edits that are applied."""
+        return len(self._edits)
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Fingerprints of the dataset of the run before its first edit, and after each."""
+        edits = (
+            fingerprint({"blend": self._base, "edit": item.fingerprint}) for item in self._edits
+        )
+        return [self._base, *edits]
+
+    @property
+    def edit_positions(self) -> list[int]:
+        """Position of each edit."""
+        return [item.position for item in self._edits]
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether `find` reads few rows: otherwise it reads whole orders."""
+        for number, plan in enumerate(self.plans):
+            self._open_blend(number)
+            is_uniform = plan.order == "scalable" and plan.shuffle == "uniform"
+            if is_uniform and self._inverses[number] is None:
+                return False
+        return all(source.is_searchable for source in self.sources)
 
     def __len__(self) -> int:
         if self._state is not None:
@@ -221,9 +251,9 @@ class RunOrder:
             If the document does not exist.
         """
         number = int(np.flatnonzero(self.dataset_of == dataset)[0])
-        lengths = self.sources[number].source
-        check_document(document, lengths.facts.num_sequences, self.paths[dataset])
-        return int(read_lengths(lengths, np.array([document]))[0])
+        source = self.sources[number]
+        check_document(document, source.source.facts.num_sequences, self.paths[dataset])
+        return int(source.read_lengths(np.array([document]))[0])
 
     def check(self, start: int, stop: int) -> None:
         """Raise PlanError if positions are outside the run."""
@@ -251,7 +281,7 @@ class RunOrder:
         """Return datasets and sample numbers at positions of a blend."""
         plan, arrays = self.plans[number], self._open_blend(number)
         if plan.order == "scalable" and plan.shuffle == "keyed" and plan.stored == "minimal":
-            return _compute_draws(plan, positions)
+            return compute_draws(plan, positions)
         return [take(arrays.dataset_index, positions), take(arrays.dataset_sample_index, positions)]
 
     def read(self, positions: Int64Array) -> Samples:
@@ -336,87 +366,7 @@ class RunOrder:
                 dataset, draws = self._pools[number].find_draws(source, places)
             if not draws.size:
                 continue
-            own = invert_blend(plan, self._open_blend(number), dataset, np.unique(draws))
+            arrays, inverse = self._open_blend(number), self._inverses[number]
+            own = invert_blend(plan, arrays, dataset, np.unique(draws), inverse)
             found.append(own if self._state is None else self._segments.invert(number, own))
         return np.concatenate(found)
-
-
-def _compute_draws(plan: BlendPlan, positions: Int64Array) -> list[Int64Array]:
-    """Return datasets and samples at scattered positions of a keyed blend, computed together."""
-    from zindex.indexing.blend_arrays import locate_samples
-    from zindex.kernels.bijection import permute
-
-    keys = split_key(plan.seed, Stage.BLEND, plan.split)
-    numbers = permute(positions, plan.num_samples, keys)
-    return [column.astype(np.int64) for column in locate_samples(plan, numbers)]
-
-
-def invert_blend(
-    plan: BlendPlan, arrays: BlendArrays, dataset: int, numbers: Int64Array
-) -> Int64Array:
-    """Return the positions at which a blend draws given samples of one dataset.
-
-    Parameters
-    ----------
-    plan, arrays
-        The blend plan and its arrays.
-    dataset
-        Index of the dataset in the blend.
-    numbers
-        Shape (numbers,), int64, ascending: sample numbers; those not drawn are skipped.
-
-    Returns
-    -------
-    positions
-        Shape (drawn,), int64.
-
-    Notes
-    -----
-    Cost: a keyed blend is inverted. A greedy blend draws each dataset in order, so it is searched
-    near the position that the dataset's weight predicts. A uniform blend is read in full.
-    """
-    counts = np.asarray(arrays.dataset_count)
-    numbers = numbers[numbers < int(counts[dataset])]
-    if not numbers.size:
-        return numbers
-    if plan.order == "scalable" and plan.shuffle == "keyed":
-        keys = split_key(plan.seed, Stage.BLEND, plan.split)
-        return unpermute(numbers + int(counts[:dataset].sum()), plan.num_samples, keys)
-    if plan.order == "scalable":
-        rows = search(arrays.dataset_index, np.array([dataset]))
-        samples = take(arrays.dataset_sample_index, rows)
-        return rows[np.isin(samples, numbers)]
-    found = [_find_greedy(arrays, dataset, number, int(counts[dataset])) for number in numbers]
-    return np.array(found, np.int64)
-
-
-def _find_greedy(arrays: BlendArrays, dataset: int, number: int, count: int) -> int:
-    """Return the position of one draw of a greedy blend, by interpolation search."""
-    low, high = 0, len(arrays.dataset_index)
-    distance = high / count  # mean distance between draws of the dataset
-    guess, width = int((number + 0.5) * distance), int(4 * distance) + _MIN_WIDTH
-    while low < high:
-        start = min(max(guess - width // 2, low), high - 1)
-        stop = min(start + width, high)
-        rows = np.flatnonzero(arrays.dataset_index[start:stop] == dataset)
-        if not rows.size:  # no draw of the dataset in this range
-            if start == low:
-                low = stop
-            elif stop == high:
-                high = start
-            width *= 2
-            continue
-        first, last = (start + int(rows[place]) for place in (0, -1))
-        samples: AnyArray = arrays.dataset_sample_index[first : last + 1][rows - rows[0]]
-        place = int(np.searchsorted(samples, number))
-        if place < len(samples) and samples[place] == number:
-            return start + int(rows[place])
-        if place == 0:
-            high, guess = first, first - int((int(samples[0]) - number) * distance)
-        else:
-            low = last + 1
-            guess = last + int((number - int(samples[-1])) * distance)
-    raise PlanError(
-        f"a blend must draw sample {number} of dataset {dataset} once, its index does not; look "
-        "for damage with `zindex verify`"
-    )

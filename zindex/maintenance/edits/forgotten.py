@@ -150,7 +150,7 @@ class OpenedRun:
             if source.parent is None:
                 item = journal.index_of(number)
                 store = self._find_store(item.plan, item.source)
-                self.sources.append(open_order_source(item, store))
+                self.sources.append(open_order_source(item, store, journal.config.index))
             else:
                 parent: Any = self.sources[source.parent]
                 consumed = journal.cut_table(source.blend)

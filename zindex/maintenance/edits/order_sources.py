@@ -1,37 +1,28 @@
 """Sources of a run's samples: map positions to spans of documents, and back."""
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from zindex import schema
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
 from zindex.indexing.computed_arrays import KeyedEpochs
 from zindex.indexing.index_arrays import IndexArrays, keyed_documents, keyed_samples
+from zindex.indexing.inverse import Inverse, look_up
 from zindex.indexing.stream_parts import TokenSpans, find_stream_parts
 from zindex.ingest.length_source import LengthSource
-from zindex.io.request_threads import map_in_threads
 from zindex.kernels.bijection import unpermute
 from zindex.maintenance.edits.consumed import ConsumedTable
 from zindex.maintenance.edits.cut_tokens import find_cut_tokens
 from zindex.maintenance.edits.draws import shuffle_cut
+from zindex.maintenance.edits.index_search import open_lengths, search, search_sorted, take
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.journal import Source
 from zindex.plan.keys import Stage, split_key
 from zindex.store.commit import fingerprint
-from zindex.store.open import Store
-from zindex.store.rows import RowReader, Spans, read_many
-
-# Rows of a stored array that are searched per read.
-_BLOCK = 1 << 20
-# Maximum number of value runs for which comparing a block with each is faster than a search.
-_MAX_RUNS = 8
-_NUM_THREADS = 4
-
-#: An array of an index, stored or in memory.
-Rows = RowReader | AnyArray
+from zindex.store.rows import Spans, read_many
 
 
 class SampleParts(NamedTuple):
@@ -92,8 +83,12 @@ class OrderSource(Protocol):
     sequence_length: int
     #: Lengths of the dataset; equal values mean equal documents.
     source: Any
+    #: Returns the lengths of documents, in tokens.
+    read_lengths: Callable[[Int64Array], Int64Array]
     #: Fingerprint that determines the samples; None if the plan alone does not determine them.
     identity: str | None
+    #: Whether `find` reads few rows: otherwise it reads the whole order.
+    is_searchable: bool
 
     def samples_at(self, positions: Int64Array) -> Int64Array:
         """Return the sample number, before shuffling, at each position of the source."""
@@ -113,41 +108,6 @@ class OrderSource(Protocol):
         The documents are ascending, the range is half-open, by default all tokens. The result is a
         superset of the matching positions.
         """
-
-
-def take(array: Rows, rows: Int64Array) -> Int64Array:
-    """Return rows of an array by number, as int64."""
-    [found] = read_many([Spans(array, rows, rows + 1)])
-    return found.astype(np.int64)
-
-
-def search(array: Rows, values: Int64Array) -> Int64Array:
-    """Return the rows whose value is in ``values``, ascending; ``values`` must be ascending."""
-    runs = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1) if len(values) else []
-    ends = [(int(run[0]), int(run[-1])) for run in runs]
-
-    def search_block(start: int) -> Int64Array:
-        block = array[start : start + _BLOCK]
-        if len(runs) > _MAX_RUNS:
-            is_found = np.isin(block, values)
-        else:
-            is_found = np.zeros(len(block), np.bool_)
-            # Plain integers, so that numpy does not convert the block.
-            for low, high in ends:
-                is_found |= block == low if low == high else (block >= low) & (block <= high)
-        return start + np.flatnonzero(is_found)
-
-    starts = range(0, len(array) if runs else 0, _BLOCK)
-    found = map_in_threads(min(_NUM_THREADS, max(1, len(starts))), search_block, starts)
-    return np.concatenate([np.empty(0, np.int64), *found])
-
-
-def read_lengths(source: LengthSource, documents: Int64Array) -> Int64Array:
-    """Return the lengths of documents, in tokens."""
-    if isinstance(source.reader, Store):
-        return take(source.reader[schema.SEQUENCE_LENGTH.name], documents)
-    lengths = (source.reader.sequence_lengths(number, number + 1)[0] for number in documents)
-    return np.fromiter(lengths, np.int64, len(documents))
 
 
 def samples_in(starts: Int64Array, stops: Int64Array, length: int, num_samples: int) -> Int64Array:
@@ -174,17 +134,25 @@ class StreamSource:
     ----------
     path, plan, source
         The dataset, the plan of its index, and its document lengths.
-    arrays
-        Arrays of the index.
+    arrays, inverse
+        Arrays of the index, and their stored inverse, if any.
     """
 
     def __init__(
-        self, path: str, plan: IndexPlan, source: LengthSource, arrays: IndexArrays
+        self,
+        path: str,
+        plan: IndexPlan,
+        source: LengthSource,
+        arrays: IndexArrays,
+        inverse: Inverse | None = None,
     ) -> None:
         self.path, self.plan, self.source = path, plan, source
+        self.read_lengths = open_lengths(source)
         self.sequence_length, self.extra = plan.sequence_length, plan.extra_token
-        self.arrays = arrays
+        self.arrays, self.inverse = arrays, inverse
         self.identity: str | None = fingerprint(plan.spec)
+        is_in_memory = isinstance(arrays.shuffle_index, np.ndarray)
+        self.is_searchable = is_in_memory or inverse is not None or plan.order == "scalable"
         self._keyed: tuple[KeyedEpochs, KeyedEpochs] | None = None
         if plan.order == "scalable":
             self._keyed = keyed_documents(plan), keyed_samples(plan)
@@ -215,7 +183,7 @@ class StreamSource:
         """Return the document spans of non-empty token ranges of the stream."""
         found = find_stream_parts(
             self.arrays,
-            partial(read_lengths, self.source),
+            self.read_lengths,
             starts,
             stops,
             length=self.sequence_length,
@@ -250,10 +218,13 @@ class StreamSource:
         samples = samples_in(starts, stops, self.sequence_length, self.plan.num_samples)
         if self._keyed is not None:
             return self._keyed[1].find_rows(samples)
+        if self.inverse is not None:
+            order = self.arrays.shuffle_index, samples
+            return look_up(self.inverse.sample_position, samples, order)
         return search(self.arrays.shuffle_index, samples)
 
     def find_tokens(
-        self, documents: Int64Array, start: int, stop: int | None
+        self, documents: Int64Array, start: int, stop: int | None = None
     ) -> tuple[Int64Array, Int64Array]:
         """Return the stream ranges that hold the given tokens of documents, one per epoch.
 
@@ -265,7 +236,7 @@ class StreamSource:
             return rows, rows
         lengths: Int64Array | int = 0 if stop is None else stop
         if stop is None:
-            lengths = read_lengths(self.source, take(self.arrays.document_index, rows))
+            lengths = self.read_lengths(take(self.arrays.document_index, rows))
         firsts = self._find_first_tokens(rows)
         is_held = lengths > np.zeros(len(rows), np.int64) + start
         starts, stops = np.maximum(firsts + start - self.extra, 0), firsts + lengths
@@ -276,21 +247,23 @@ class StreamSource:
         own = documents[(self.plan.start <= documents) & (documents < self.plan.stop)]
         if self._keyed is not None:
             return self._keyed[0].find_rows(own)
+        if self.inverse is not None and self.inverse.document_row is not None:
+            num_epochs = self.plan.epochs.num_epochs
+            entries = np.add.outer((own - self.plan.start) * num_epochs, np.arange(num_epochs))
+            order = self.arrays.document_index, np.repeat(own, num_epochs)
+            return look_up(self.inverse.document_row, entries.reshape(-1), order)
         return search(self.arrays.document_index, own)
 
     def _find_first_tokens(self, rows: Int64Array) -> Int64Array:
         """Return the stream offset of the first token of rows of the document index."""
         boundaries = self.arrays.sample_index
-        low, high = np.zeros_like(rows), np.full_like(rows, len(boundaries) - 1)
-        while (low < high).any():  # find the first boundary in this row or later, else the last one
-            middle = (low + high) // 2
-            is_before = (take(boundaries, middle)[:, 0] < rows) & (low < high)
-            low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
+        # The first boundary in this row or later, else the last one.
+        low = np.minimum(search_sorted(boundaries, rows, self.plan.num_rows), len(boundaries) - 1)
         others, offsets = take(boundaries, low).T
         tokens = np.minimum(low * self.sequence_length, self._num_tokens - self.extra) - offsets
         starts, stops = np.minimum(rows, others), np.maximum(rows, others)
         [documents] = read_many([Spans(self.arrays.document_index, starts, stops)])
-        lengths = read_lengths(self.source, documents.astype(np.int64))
+        lengths = self.read_lengths(documents.astype(np.int64))
         ends = np.concatenate([[0], np.cumsum(lengths)])
         last = np.cumsum(stops - starts)
         gaps = ends[last] - ends[last - (stops - starts)]
@@ -327,7 +300,9 @@ class CutSource:
         self.cut, self.number, self.parent, self.consumed = source, number, parent, consumed
         self.path: str = parent.path
         self.source: LengthSource = parent.source
+        self.read_lengths: Callable[[Int64Array], Int64Array] = parent.read_lengths
         self.identity: str | None = None
+        self.is_searchable: bool = parent.is_searchable
         self.sequence_length = source.sequence_length
         self._row = consumed.rows[source.parent]
 
@@ -381,7 +356,7 @@ class CutSource:
         )
 
     def find_tokens(
-        self, documents: Int64Array, start: int, stop: int | None
+        self, documents: Int64Array, start: int, stop: int | None = None
     ) -> tuple[Int64Array, Int64Array]:
         """Return the ranges of this source that hold the given tokens of documents."""
         starts, stops = self.parent.find_tokens(documents, start, stop)

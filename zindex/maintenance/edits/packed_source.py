@@ -1,5 +1,6 @@
 """Packed samples of a run: map positions to spans of documents, and back; open any index so."""
 
+from bisect import bisect_right
 from functools import partial
 from typing import Any
 
@@ -7,17 +8,18 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.indexing.index_arrays import compute_index_arrays, open_index_arrays
+from zindex.indexing.inverse import find_inverse
 from zindex.indexing.packing import PackedArrays
 from zindex.indexing.run_plan import PlannedIndex
 from zindex.ingest.length_source import LengthSource
+from zindex.io.objects import PlaceLike
 from zindex.kernels.bijection import unpermute
+from zindex.maintenance.edits.index_search import open_lengths, take
 from zindex.maintenance.edits.order_sources import (
     OrderSource,
     SampleDocuments,
     SampleParts,
     StreamSource,
-    read_lengths,
-    take,
 )
 from zindex.plan.keys import Stage
 from zindex.plan.packing import PackingPlan
@@ -26,16 +28,29 @@ from zindex.store.open import Store
 from zindex.store.rows import Spans, read_many
 
 
-def open_order_source(item: PlannedIndex[Any], store: Store | None) -> OrderSource:
-    """Return the samples of an index, from its store, or computed in memory if that is None."""
+def open_order_source(
+    item: PlannedIndex[Any], store: Store | None, folder: PlaceLike
+) -> OrderSource:
+    """Return the samples of an index.
+
+    Parameters
+    ----------
+    item
+        The index.
+    store
+        Its store; None to compute it in memory.
+    folder
+        Directory of the index stores, in which the inverse may be, too.
+    """
     plan, source = item.plan, item.source
     if isinstance(plan, PackingPlan):
         assert store is not None
         return PackedSource(item.dataset, source, PackedArrays.open(store))
-    if store is not None:
-        return StreamSource(item.dataset, plan, source, open_index_arrays(store))
-    arrays = compute_index_arrays(plan, source.lengths(plan.start, plan.stop))
-    return StreamSource(item.dataset, plan, source, arrays)
+    if store is None:
+        arrays = compute_index_arrays(plan, source.lengths(plan.start, plan.stop))
+        return StreamSource(item.dataset, plan, source, arrays)
+    inverse = find_inverse(plan, folder)
+    return StreamSource(item.dataset, plan, source, open_index_arrays(store), inverse)
 
 
 class PackedSource:
@@ -51,9 +66,11 @@ class PackedSource:
 
     def __init__(self, path: str, source: LengthSource, arrays: PackedArrays) -> None:
         self.path, self.source, self.arrays = path, source, arrays
+        self.read_lengths = open_lengths(source)
         plan: Any = arrays.plan
         self.plan: PackingPlan = plan
         self.identity: str | None = fingerprint(self.plan.spec)
+        self.is_searchable = True
         self.sequence_length = self.plan.sequence_length
         shuffle, keyed = arrays.shuffle_index, arrays.keyed_shuffle
         self._take = partial(take, shuffle) if arrays.stored_shuffle is not None else keyed.take
@@ -73,7 +90,7 @@ class PackedSource:
         [rows] = read_many([Spans(self.arrays.part_index, starts, stops)])
         documents, begins = rows.astype(np.int64).T
         owners = np.repeat(np.arange(len(samples)), stops - starts)
-        lengths = np.minimum(read_lengths(self.source, documents) - begins, self.plan.room)
+        lengths = np.minimum(self.read_lengths(documents) - begins, self.plan.room)
         return SampleParts(owners, documents, begins, begins + lengths)
 
     def documents_of(self, samples: Int64Array) -> SampleDocuments:
@@ -114,6 +131,6 @@ class PackedSource:
             partition += 1
         (first, low, _), (last, high, _) = arrays.partition_starts[partition : partition + 2]
         parts = low + np.flatnonzero(arrays.part_index[int(low) : int(high)][:, 0] == document)
-        offsets = arrays.sample_offset[int(first) : int(last) + 1]
-        found: Int64Array = first + np.searchsorted(offsets, parts, side="right") - 1
-        return found
+        bounds = int(first), int(last) + 1
+        found = [bisect_right(arrays.sample_offset, part, *bounds) for part in parts.tolist()]
+        return np.array(found, np.int64) - 1

@@ -10,6 +10,7 @@ from zindex.indexing.run_plan import PlannedStore, plan_run
 from zindex.ingest.length_source import is_store
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.plan.inverse_plan import InversePlan
 from zindex.store.commit import StorePlan, read_plan
 from zindex.store.folder_group import is_group
 from zindex.store.layout import parse_layouts
@@ -47,7 +48,7 @@ def find_stores(path: PlaceLike | RunConfig) -> list[NamedStore]:
     ----------
     path
         A store; a directory of stores, such as a run's ``index``; or a run, as its configuration
-        or YAML file: its indices and blends, begun or not.
+        or YAML file: its indices and blends, begun or not, and their inverses, if begun.
 
     Raises
     ------
@@ -71,10 +72,15 @@ def find_stores(path: PlaceLike | RunConfig) -> list[NamedStore]:
 
 
 def _stores_of_run(config: RunConfig) -> Iterator[NamedStore]:
-    """Yield the indices and blends of a run, each store once."""
+    """Yield the indices and blends of a run, and their inverses if begun, each store once."""
     seen = set()
     for item in plan_run(config):
-        plan = item.plan.store_plan(config.index)
-        if plan.root not in seen:
-            seen.add(plan.root)
-            yield NamedStore(plan.root, item, plan)
+        plan, inverse = item.plan.store_plan(config.index), InversePlan.of(item.plan)
+        if plan.root in seen:
+            continue
+        seen.add(plan.root)
+        yield NamedStore(plan.root, item, plan)
+        if inverse is not None:
+            named = NamedStore(inverse.store_plan(config.index).root)
+            if named.is_begun:
+                yield named
