@@ -26,7 +26,7 @@ import numpy as np
 
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, Figures, digest, make_parser, run_once, take_turns
-from zindex.inspection.bench.machine import peak_nbytes
+from zindex.io.system_calls import peak_nbytes
 
 SEQUENCE_LENGTH, MEAN_LENGTH = 64, 256
 BATCH = 1024
