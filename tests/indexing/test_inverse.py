@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import zindex
 from tests.cli.commands import succeed
@@ -25,6 +26,7 @@ from zindex.indexing.store_build import find_index
 from zindex.io import local
 from zindex.maintenance.garbage import find_garbage
 from zindex.maintenance.repairs.named_stores import find_stores
+from zindex.store.folder_group import read_names
 
 UNIFORM = {"order": "scalable", "shuffle": "uniform"}
 
@@ -114,6 +116,9 @@ def test_commands_know_them(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     named = [store.root.name for store in find_stores(str(run_file))]
     assert {store.name for store in stores} <= {*named}
     succeed("verify", run_file)
+    assert {store.name for store in stores} <= {*zarr.open_group(index, mode="r").group_keys()}
+    names = read_names(index)
+    assert {names[store.name].datasets for store in stores} == {("web",), ("code",)}
     assert "inverse of an index" in succeed("info", stores[0])
     make_old(index)
     assert find_garbage(index, [run_file]) == []

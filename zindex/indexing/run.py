@@ -41,6 +41,7 @@ from zindex.io.local import local_path
 from zindex.io.objects import Place, place_of
 from zindex.plan.blend_plan import PermutationPlan
 from zindex.plan.index_plan import IndexPlan
+from zindex.plan.inverse_plan import InversePlan
 from zindex.store.commit import StorePlan
 from zindex.store.folder_group import StoreNames, save_names, write_group
 
@@ -105,6 +106,7 @@ def build(
                 assert run.plan is not None
                 with open_executor(client, record) as executor:
                     run_builds(build_inverses(run.plan, config.index, executor, shown))
+                name_stores(config, names_of(config, run.plan))
             return results
     finally:
         if path is not None:
@@ -341,15 +343,17 @@ def check_blends(blends: Iterable[PlannedBlend], results: Mapping[ResultKey, Bui
 
 
 def names_of(config: RunConfig, plan: Iterable[PlannedStore]) -> dict[str, StoreNames]:
-    """Return the names of stores in the run, by the names of their directories."""
+    """Return the names of stores in the run, and of their inverses, by their directories."""
     labels = label_paths([dataset.path for dataset in config.members])
     names: dict[str, StoreNames] = {}
     for item in plan:
         is_blend = isinstance(item, PlannedBlend)
         paths = item.datasets if isinstance(item, PlannedBlend) else (item.dataset,)
         own = StoreNames(item.key[1], tuple(labels[path] for path in paths), paths, is_blend)
-        root = item.plan.store_plan(config.index).root.name
-        names[root] = names[root].join(own) if root in names else own
+        for named in (item.plan, InversePlan.of(item.plan)):
+            if named is not None:
+                root = named.store_plan(config.index).root.name
+                names[root] = names[root].join(own) if root in names else own
     return names
 
 
