@@ -92,7 +92,7 @@ def test_refusals(config: dict[str, Any]) -> None:
         find(order, "bare", source_id="w4", client=SERIAL)
     with pytest.raises(ConfigError, match="must keep the warc of its documents, none does"):
         find(order, source_id="w4", field="warc", client=SERIAL)
-    with pytest.raises(ConfigError, match="find needs one of a document, a source id"):
+    with pytest.raises(ConfigError, match="find needs one of document"):
         find(order, "web", 1, source_id="w4")
     with pytest.raises(ConfigError, match="tokens are those of a document, got them with a text"):
         find(order, source_id="w4", tokens=(0, 1))
