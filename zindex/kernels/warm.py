@@ -45,8 +45,6 @@ def warm(*, shared: bool = False) -> Path:
     try:
         _compile_common()
         kept = [folder for folder in _cache_folders.folders() if folder in _cache.used]
-        if not kept and not shared:  # all were loaded before the environment changed
-            kept = sorted(_cache.used)
         if not kept:
             raise ConfigError(
                 "a directory for compiled kernels must belong to this user, be writable for nobody "
