@@ -29,6 +29,7 @@ import numpy as np
 from tests.benchmarks.contenders import make_dataset, make_tokenizer
 from tests.benchmarks.record import Record, Table, name_size, show
 from tests.benchmarks.turns import MADE, digest, make_parser, take_turns
+from zindex.errors import ConfigError
 from zindex.io.system_calls import peak_nbytes
 from zindex.kernels.warm import warm
 
@@ -136,7 +137,7 @@ def run(name: str, path: str, tiny: str, cache: str, work: Work) -> dict[str, An
     package, has_mask, _ = CONTENDERS[name]
     first = None
     if package == "zindex":
-        # A corpus that is read before a cold one is too short for all kernels. In tests, the process
+        # A corpus that is read before a cold one is too short for all kernels. In tests, a process
         # may have all of them from another home folder, and none to keep in this one.
         with suppress(ConfigError):
             warm()
