@@ -48,7 +48,6 @@ def test_text(config: Path) -> None:
     assert lines[1].split()[:3] == ["40", "780", "characters"]
     assert "a run of 100 samples:" in lines
     assert any(line.startswith("- 'b' comes 5.00 times, 25 samples drawn of 5:") for line in lines)
-    assert any("'b' has 1 part for 2 readers (2 ranks of 1 loader worker)" in one for one in lines)
 
 
 def test_json_and_a_picture(config: Path, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ class TextPacking:
             for ids, (sample, begun), skip in zip(texts, batch, skips, strict=True):
                 shift = self.overlap if is_first and not begun else 0
                 rows.append(_Text(sample, end - skip, end + len(ids), shift))
-                end, is_first = end + len(ids), False
+                end, is_first = end + len(ids), is_first and not len(ids)
             stream = np.concatenate([held, *texts])
             starts = np.arange(0, len(stream) - length + 1, step)
             ends = np.array([text.stop for text in rows])
