@@ -78,6 +78,11 @@ def load(folder: Path, text: str, **settings: Any) -> Any:
         ("percent: 1, name: b, lenght: 5", "got 'lenght' (did you mean 'length'?)"),
         ("percent: 1, name: b, length_multipler: 5", "(did you mean 'length_multiplier'?)"),
         ("percent: 1, name: b, length_divider: 5", "(did you mean 'length_divisor'?)"),
+        (
+            "weight: 2, name: b",
+            "column 34: a dataset of a mixture must have its attributes spelled",
+        ),
+        ("percent: 1, name: b, length: '5'", "column 55: length must be a number > 0, got '5'"),
     ],
 )
 def test_missing_attributes_have_their_place(tmp_path: Path, child: str, message: str) -> None:
@@ -134,3 +139,52 @@ def test_a_class_is_not_a_process_function(tmp_path: Path, text: str, name: str)
 def test_a_class_whose_objects_are_iterated_is_one(tmp_path: Path) -> None:
     made = load(tmp_path, "{target: Read, params: {process_fn: {target: Doubled}}}")
     assert made.process_fn is Doubled
+
+
+JSONL = "  - {target: JsonlIterableDataset, params: {path: PATH}, name: b, percent: 1, ATTRIBUTE}\n"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "hint"),
+    [
+        ("seeed: 3", " (did you mean 'seed'?)"),
+        ("max_epochs: 2", ""),
+        ("weight: 2", ""),
+    ],
+)
+def test_attributes_that_nothing_reads_are_warned_of(
+    tmp_path: Path, attribute: str, hint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "b.jsonl"
+    data.write_text("{}\n")
+    load(tmp_path, HEAD + JSONL.replace("PATH", str(data)).replace("ATTRIBUTE", attribute))
+    [record] = caplog.records
+    assert re.search(r", line 4, column \d+: zindex reads no attribute", record.getMessage())
+    assert f"of a JsonlIterableDataset{hint}; it is set, but" in record.getMessage()
+
+
+def test_arguments_among_the_attributes_are_refused(tmp_path: Path) -> None:
+    data = tmp_path / "b.jsonl"
+    data.write_text("{}\n")
+    child = JSONL.replace("PATH", str(data))
+    message = "got the attribute 'on_damage' (did you mean the argument 'on_damage'?); move it"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(tmp_path, HEAD + child.replace("ATTRIBUTE", "on_damage: skip"))
+    whole = HEAD + child.replace("ATTRIBUTE", "length: 1") + "seeed: 4\n"
+    with pytest.raises(
+        ConfigError, match=re.escape("line 5, column 1: arguments of MergedDataset")
+    ):
+        load(tmp_path, whole)
+    # This one is an attribute, too.
+    dataset = load(tmp_path, HEAD + child.replace("ATTRIBUTE", "shuffle_buffer: 5")).datasets[0]
+    assert dataset.shuffle_buffer == 5
+
+
+@pytest.mark.parametrize("setting", ['cyclic: "no"', "cyclic: 2", 'stop_on_first: "false"'])
+def test_a_truth_value_must_be_one(tmp_path: Path, setting: str) -> None:
+    name, _, value = setting.partition(": ")
+    message = (
+        f"{name} of 'MergedDataset' must be true or false, got {value.replace(chr(34), chr(39))}"
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(tmp_path, HEAD.replace("  datasets:", f"  {setting}\n  datasets:") + FIRST)

@@ -1,6 +1,7 @@
 """Instantiate the objects that a YAML file describes."""
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,8 @@ from zindex.streaming.configuration.registry import Target, Targets
 from zindex.streaming.configuration.yaml_plan import Call, Entry, Given, Plan, Planner
 from zindex.streaming.configuration.yaml_tree import Place
 from zindex.streaming.protocols import find_fault, is_mixture
+
+logger = logging.getLogger(__name__)
 
 # Arguments that are functions of samples.
 _FUNCTIONS = {"process_fn", "customized_yield_fn"}
@@ -121,6 +124,15 @@ def _check_call(target: Target, params: Mapping[str, Entry]) -> None:
         raise target.place.error(
             f"params must hold all that {target.name!r} needs: {error}; add it"
         ) from error
+    for name, entry in params.items():
+        part = signature.parameters.get(name)
+        if part is None or part.annotation is not bool or not isinstance(entry.plan, Given):
+            continue
+        if not isinstance(entry.plan.value, bool):
+            raise entry.place.error(
+                f"{name} of {target.name!r} must be true or false, got {entry.plan.value!r}; write "
+                "true or false, without quotes"
+            )
 
 
 def _check_functions(params: Mapping[str, Entry]) -> None:
@@ -168,6 +180,8 @@ def _set_attribute(value: Any, name: str, entry: Entry, content: Any) -> None:
         raise entry.place.error(
             f"an attribute must not hide a method, {kind.__name__} has {name!r}; rename it"
         )
+    if kind.__module__.startswith("zindex.") and not hasattr(value, name):
+        _check_known(kind, name, entry.place)
     try:
         setattr(value, name, content)
     except (AttributeError, TypeError) as error:
@@ -178,8 +192,29 @@ def _set_attribute(value: Any, name: str, entry: Entry, content: Any) -> None:
 
 
 _ATTRIBUTES = ("name", "percent", "length", "length_multiplier", "length_divisor")
+# Names of a percent elsewhere.
+_PERCENTS = {"weight", "ratio", "proportion", "probability", "share", "fraction"}
 # Similarity threshold for misspellings: ``lenght`` is above it, ``length_of`` is below.
 _LIKE = 0.82
+
+
+def _check_known(kind: type, name: str, place: Place) -> None:
+    """Check an attribute that an object of zindex does not have."""
+    if name in _ATTRIBUTES:
+        return
+    arguments = list(inspect.signature(kind).parameters)
+    if close := [name] if name in arguments else get_close_matches(name, arguments, 1, _LIKE):
+        raise place.error(
+            f"arguments of {kind.__name__} must be under its params, got the attribute {name!r} "
+            f"(did you mean the argument {close[0]!r}?); move it there"
+        )
+    logger.warning(
+        "%s: zindex reads no attribute %r of a %s%s; it is set, but has no effect on the stream",
+        place,
+        name,
+        kind.__name__,
+        suggest(name, (*_ATTRIBUTES, "seed", "cyclic")),
+    )
 
 
 def _list_children(call: Call) -> dict[int, Call]:
@@ -201,6 +236,8 @@ def _check_spelling(child: Call) -> None:
             continue
         word = key.lower()
         swapped = [known for known in missing if sorted(word) == sorted(known)]
+        if word.rstrip("s") in _PERCENTS and "percent" in missing:
+            swapped = ["percent"]
         for known in swapped or get_close_matches(word, missing, 1, _LIKE):
             raise entry.place.error(
                 f"a dataset of a mixture must have its attributes spelled as {known!r} is, got "
@@ -220,6 +257,12 @@ def _check_children(children: Mapping[int, Call], params: Mapping[str, Any]) -> 
                 f"a dataset of a mixture must have {what}, or leave out the dataset, a "
                 f"{child.target.name!r}"
             )
+        for attribute in _ATTRIBUTES[2:]:
+            length = getattr(dataset, attribute, 1)
+            if attribute in child.attributes and not (isinstance(length, int | float) and length):
+                raise _place_of(child, attribute).error(
+                    f"{attribute} must be a number > 0, got {length!r}; write a number"
+                )
         if is_mixture(dataset):
             continue
         place = _place_of(child, "name")
