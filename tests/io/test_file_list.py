@@ -45,6 +45,20 @@ def test_files_patterns_lists_and_urls(folder: Path, monkeypatch: pytest.MonkeyP
     assert (file.url, file.place) == ("c.jsonl", folder / "c.jsonl")
 
 
+def test_stars_stand_for_existing_names(folder: Path) -> None:
+    def found(pattern: str) -> list[str]:
+        return names(list_files(f"{folder}/{pattern}", [".jsonl"]), folder)
+
+    assert found("[a-c].jsonl") == ["a.jsonl", "c.jsonl"]
+    assert found("{c,b/*}.jsonl*") == ["c.jsonl", "b/10.jsonl.gz", "b/2.jsonl"]
+    assert found("**/?.jsonl") == ["a.jsonl", "b/2.jsonl", "c.jsonl"]
+    assert found("b*") == ["b/10.jsonl.gz", "b/2.jsonl"]
+    with pytest.raises(StoreNotFoundError, match=r"no file matches .*/x\*\.jsonl; check the path"):
+        found("x*.jsonl")
+    (folder / "[1].jsonl").write_text("{}")
+    assert found("[1].jsonl") == ["[1].jsonl"]
+
+
 def test_any_file_may_be_named(folder: Path) -> None:
     assert names(list_files(folder / "note.txt", [".jsonl"]), folder) == ["note.txt"]
     odd = folder / "a,{b}.jsonl"

@@ -1,5 +1,6 @@
 """Lines of jsonl files as samples, for any parts, compression and damage."""
 
+import gzip
 import json
 import math
 import pickle
@@ -141,7 +142,25 @@ def test_a_bad_line(
         (1, "1"),
         (3, "3"),
     ]
-    assert files.num_skipped == 2
+    # A blank line at the end is none.
+    assert files.num_skipped == (2 if line else 1)
+
+
+@pytest.mark.parametrize("part_nbytes", [1, 10, 8 << 20])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_blank_lines_at_the_end_are_none(tmp_path: Path, name: str, part_nbytes: int) -> None:
+    path = tmp_path / name
+    pack = gzip.compress if name.endswith("gz") else bytes
+    text = b'{"i": 0}\n{"i": 1}' + b"\n \r\n\n" * 20
+    path.write_bytes(pack(text))
+    files = JsonlFiles(path, part_nbytes=part_nbytes)
+    assert plain(read_all(files)) == [{"i": 0, "__key__": "0"}, {"i": 1, "__key__": "1"}]
+    path.write_bytes(pack(text + b'{"i": 61}\n'))
+    files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage="skip")
+    assert plain(read_all(files))[2:] == [{"i": 61, "__key__": "61"}]
+    assert files.num_skipped == 59
+    with pytest.raises(SourceError, match=r"at byte 18 \(line 3\) there is a blank line"):
+        read_all(JsonlFiles(path, part_nbytes=part_nbytes))
 
 
 def test_a_cut_last_line_is_damage(tmp_path: Path) -> None:

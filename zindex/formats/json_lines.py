@@ -7,7 +7,7 @@ value wins; `parse_object` preserves the former and rejects the latter.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -47,7 +47,10 @@ MAX_LINE_NBYTES = 1 << 28
 _EXACT = 2.0**63
 _MAX_NESTED = 500
 
-__all__ = ["MAX_LINE_NBYTES", "cut_lines", "loads", "parse_object"]
+#: Offset of the first of some adjacent lines, and the lines.
+Batch = tuple[int, list[bytes]]
+
+__all__ = ["MAX_LINE_NBYTES", "Batch", "cut_lines", "hold_blank_end", "loads", "parse_object"]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -119,9 +122,7 @@ def _parse_slowly(line: bytes) -> Any:
         raise SourceError(f"there is no JSON: {reason}") from None
 
 
-def cut_lines(
-    chunks: Iterable[bytes], offset: int = 0, stop: int | None = None
-) -> Iterator[tuple[int, list[bytes]]]:
+def cut_lines(chunks: Iterable[bytes], offset: int = 0, stop: int | None = None) -> Iterator[Batch]:
     """Yield the lines of a stream in batches, with the offset of the first line of each batch.
 
     Parameters
@@ -165,3 +166,34 @@ def cut_lines(
         offset, carry, carry_nbytes = after, [rest], len(rest)
     if carry_nbytes:
         yield offset, [b"".join(carry)]
+
+
+def hold_blank_end(batches: Iterable[Batch]) -> Generator[Batch, None, Batch | None]:
+    """Yield batches of lines without the blank lines at their end, which are returned.
+
+    Parameters
+    ----------
+    batches
+        Of `cut_lines`.
+
+    Returns
+    -------
+    held
+        The blank lines; None without any.
+    """
+    held: list[bytes] = []
+    start = 0
+    for first, lines in batches:
+        stop = len(lines)
+        while stop and not lines[stop - 1].strip():
+            stop -= 1
+        if not stop:
+            start = start if held else first
+            held += lines
+            continue
+        if held:
+            yield start, held
+        yield first, lines if stop == len(lines) else lines[:stop]
+        held = lines[stop:]
+        start = first + sum(map(len, lines[:stop])) + stop if held else 0
+    return (start, held) if held else None

@@ -1,5 +1,6 @@
 """List the files of a path: files, patterns, lists and folders, local or in an object store."""
 
+import glob
 import os
 import re
 import stat
@@ -61,7 +62,9 @@ def list_files(
     Parameters
     ----------
     path
-        Files, folders and brace patterns, separated by commas in one string or as a list.
+        Files, folders and patterns, separated by commas in one string or as a list. Patterns have
+        braces, which are expanded, or in local paths ``*``, ``?``, ``[...]`` and ``**``, which
+        stand for existing names, sorted, without those that begin with a dot.
     endings
         Suffixes of file names, without those of compression. Other files in folders are skipped.
     include_dirs
@@ -107,6 +110,8 @@ def named_paths(path: object, include_dirs: str | None = None) -> list[str]:
     ------
     ConfigError
         If it is no path, or names nothing.
+    StoreNotFoundError
+        If nothing matches a pattern.
     """
     if isinstance(path, str | os.PathLike):
         text = os.fspath(path)
@@ -129,8 +134,20 @@ def named_paths(path: object, include_dirs: str | None = None) -> list[str]:
     return [
         name
         for part in parts
-        for name in ([part] if os.path.lexists(part) else expand_braces(part))
+        for pattern in ([part] if os.path.lexists(part) else expand_braces(part))
+        for name in _match(pattern)
     ]
+
+
+def _match(pattern: str) -> list[str]:
+    """Return the sorted local paths that match a pattern, or a name that is no pattern."""
+    is_path = "://" not in pattern and not pattern.startswith("pipe:")
+    if not is_path or not glob.has_magic(pattern) or os.path.lexists(pattern):
+        return [pattern]
+    found = sorted(glob.glob(pattern, recursive=True))
+    if not found:
+        raise StoreNotFoundError(f"no file matches {pattern}; check the path")
+    return found
 
 
 def _folders(include_dirs: str | None) -> Iterator[tuple[str, int]]:

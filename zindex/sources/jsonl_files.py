@@ -9,7 +9,14 @@ from typing import Any, Self
 import numpy as np
 
 from zindex.errors import SourceError
-from zindex.formats.json_lines import MAX_LINE_NBYTES, cut_lines, loads, parse_object
+from zindex.formats.json_lines import (
+    MAX_LINE_NBYTES,
+    Batch,
+    cut_lines,
+    hold_blank_end,
+    loads,
+    parse_object,
+)
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
 from zindex.io.file_list import SourceFile, list_files
@@ -33,8 +40,9 @@ class JsonlFiles(PartFiles):
         Bytes per part. A plain local file is split at multiples of this, and a line belongs to the
         part in which it starts; other files are one part each.
     on_damage
-        ``"error"``: a line that is not a JSON object, such as a blank one, is an error. ``"skip"``:
-        it is skipped, counted in ``num_skipped``, and logged once per file.
+        ``"error"``: a line that is not a JSON object, such as a blank one before others, is an
+        error. ``"skip"``: it is skipped, counted in ``num_skipped``, and logged once per file.
+        Blank lines at the end of a file are ignored.
 
     Raises
     ------
@@ -80,7 +88,7 @@ class JsonlFiles(PartFiles):
         try:
             chunks, start, stop, line = self._open_part(part)
             with closing(chunks):
-                for first, lines in cut_lines(chunks, start, stop):
+                for first, lines in self._without_blank_end(part, cut_lines(chunks, start, stop)):
                     if first == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
                         first = len(_BYTE_ORDER_MARK)
                         lines[0] = lines[0][first:]
@@ -108,6 +116,17 @@ class JsonlFiles(PartFiles):
                     self._breaks.setdefault(number, {})[inner + 1] = line - 1
         except DamageError as damage:
             self.damage.report(url, damage, "the rest of this part")
+
+    def _without_blank_end(self, part: int, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the lines of a part without blank ones at the end of its file."""
+        held = yield from hold_blank_end(batches)
+        number, inner = self.locate(part)
+        if held is None or inner + 1 == len(self.url_parts(number)):
+            return
+        # Blank lines at the end of a part are those of the file if the parts after it are blank.
+        with closing(local_chunks(self._files[number], self.bounds(part)[1] or 0)) as rest:
+            if any(chunk.strip() for chunk in rest):
+                yield held
 
     def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
         """Yield the objects of lines; see `SampleFiles.parse_samples`."""
@@ -250,7 +269,7 @@ def count_breaks(file: SourceFile, edges: Sequence[int]) -> list[int]:
 
 
 def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file with their offsets.
+    """Yield the lines of a file with their offsets, without blank ones at its end.
 
     Raises
     ------
@@ -258,7 +277,7 @@ def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
         If the rest of it cannot be read.
     """
     with closing(read_chunks(file)) as chunks:
-        for offset, lines in cut_lines(chunks):
+        for offset, lines in hold_blank_end(cut_lines(chunks)):
             for line in lines:
                 yield offset, line
                 offset += len(line) + 1
