@@ -118,3 +118,27 @@ def test_cogdatas_order_of_files_is_tied_to_the_ranks() -> None:
     twice = {name for name in found if found.count(name) > 1}
     begun = seen[-1]["__url__"] if "__url__" in seen[-1] else seen[-2]["__url__"]
     assert {int(name.split(":")[1]) for name in twice} <= {int(begun.split("/")[1])}
+
+
+def test_a_function_that_never_yields_is_found() -> None:
+    stream = MergedDataset(
+        [Items("a", 20)],
+        customized_yield_fn=lambda samples: (sample for sample in samples if "b" in sample),
+        yield_segment=2,
+    )
+    with pytest.raises(SourceError, match=r"yielded none in 1,000 calls with 2 samples each"):
+        next(iter(stream))
+
+
+def test_a_function_may_yield_seldom() -> None:
+    seen = 0
+
+    def every_hundredth(samples: Iterator[Sample]) -> Iterator[Sample]:
+        nonlocal seen
+        for sample in samples:
+            seen += 1
+            if seen % 100 == 0:
+                yield sample
+
+    stream = MergedDataset([Items("a", 20)], customized_yield_fn=every_hundredth, yield_segment=1)
+    assert len(list(islice(stream, 30))) == 30

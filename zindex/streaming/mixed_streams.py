@@ -9,6 +9,8 @@ from zindex.errors import SourceError
 from zindex.streaming.protocols import Sample
 from zindex.streaming.worker_slots import Entries, StreamOrigin, StreamStart, WorkerSlot
 
+# Adjacent segments without an output after which a yield function is found to give none.
+_MAX_IDLE = 1000
 YieldFunction = Callable[[Iterator[Sample]], Iterable[Sample]]
 
 
@@ -78,6 +80,7 @@ class _Segment:
     samples: Iterator[Sample]
     length: int
     num_read: int = 0
+    num_outputs: int = 0
     ended: bool = False
     changed: Entries = field(default_factory=dict)
 
@@ -135,6 +138,7 @@ class YieldStream:
             self._progress = {"orphans": number + 1, "length": self._length}
         samples, ended = iter(self._source), False
         unreported: Entries = {}
+        num_idle = 0
         while not ended:
             begin, done = self._progress.get("start"), self._progress.get("outputs", 0)
             # Inputs after the last output of a segment are reported with the next output.
@@ -142,6 +146,14 @@ class YieldStream:
             if begin is None:
                 begin = self._source.entries()
             yield from self._deliver(segment, done, {"orphans": len(orphans), "start": begin})
+            num_idle = 0 if segment.num_outputs else num_idle + 1
+            if num_idle >= _MAX_IDLE and not segment.ended:
+                raise SourceError(
+                    "a customized_yield_fn must yield samples, "
+                    f"{self._function!r} yielded none in {num_idle:,} calls with {self._length:,} "
+                    "samples each; correct it, or raise yield_segment if it needs more samples at "
+                    "once"
+                )
             ended, unreported = segment.ended, segment.changed
             if not segment.num_read and not ended:
                 raise SourceError(
@@ -156,6 +168,7 @@ class YieldStream:
         """Yield the outputs of a segment that were not delivered before, with their states."""
         head = self._start.head
         for number, output in enumerate(self._run(segment), 1):
+            segment.num_outputs = number
             if number > num_delivered:
                 self._progress = {**progress, "outputs": number, "length": self._length}
                 self.changed = {self._key: self._progress}
