@@ -15,6 +15,7 @@ import torch
 from zindex.errors import ConfigError
 from zindex.io.object_calls import may_fork
 from zindex.loading.sampler import Positions
+from zindex.loading.worker_lifetime import exit_with_parent
 
 Collate = Callable[[Any], Any]
 
@@ -199,6 +200,7 @@ class WorkerPool:
             persistent_workers=True,
             pin_memory=pin_memory,
             multiprocessing_context=context,
+            worker_init_fn=_begin_worker,
             # A separate generator, so that seeding workers does not advance the model's generator.
             generator=torch.Generator(),
         )
@@ -225,6 +227,10 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Positions]:
         return self.left
+
+
+def _begin_worker(_: int) -> None:
+    exit_with_parent()
 
 
 def _keep(batch: Any) -> Any:

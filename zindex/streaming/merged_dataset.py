@@ -6,20 +6,26 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.loading.sampler import check_ranks
+from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.plan.settings import check_whole
 from zindex.streaming import resuming
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.orders import CogdataMixing, ExactMixing, Mixing
+from zindex.streaming.processing.collate import refuse_default_collate
 from zindex.streaming.protocols import Sample, find_fault
+from zindex.streaming.resharding import refuse_resharding
 from zindex.streaming.source_streams import open_source
 from zindex.streaming.sources import StreamSource, describe, is_streaming, known_length
 from zindex.streaming.state import LoadedState, State, digest, load_state
-from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
+from zindex.streaming.worker_slots import Head, StreamOrigin, StreamStart, WorkerSlot
 
+# Every sample's state begins with a Head.
+default_collate_fn_map[Head] = refuse_default_collate
 _MAX_WORKERS = 1022
 # Earlier iterations of which a trainer's dict may still have entries.
 _MAX_ANCESTORS = 64
@@ -98,6 +104,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self.customized_yield_fn = customized_yield_fn
         self.yield_segment = check_whole("yield_segment", yield_segment, 1)
         self.stop_on_first = stop_on_first
+        check_choice("cyclic", cyclic, (True, False))
+        check_choice("stop_on_first", stop_on_first, (True, False))
         self._item_order = _choose_order(
             "shuffle_unstreaming_subsets", shuffle_unstreaming_subsets, "cogdata_block2m"
         )
@@ -220,6 +228,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, with the rank, which a loader worker cannot determine."""
         place = self._place or find_place()
+        refuse_resharding(place[1])
         return {**self.__dict__, "_place": None if place == (0, 1) else place}
 
     def __iter_from__(
@@ -327,6 +336,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         worker = torch.utils.data.get_worker_info()
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         rank, num_ranks = self._place or find_place()
+        refuse_resharding(num_ranks)
+        if worker is not None:
+            exit_with_parent()
         slot = WorkerSlot(rank, num_ranks, number, num_workers, worker=number)
         if state is None:
             start, begin = StreamStart(slot, self._make_origin(iteration, slot), {}), State()

@@ -23,8 +23,18 @@ Entries = dict[str, Any]
 #: Items that a worker slot has finished in a source, samples delivered of the next one, and damaged
 #: samples skipped.
 Cursor = tuple[int, int, int]
-#: Origin, rank, ranks, slot, slots.
-Head = tuple[str, int, int, int, int]
+
+
+class Head(tuple[str, int, int, int, int]):
+    """Origin, rank, ranks, slot, slots.
+
+    The first item of each sample's state has this type, which torch's default collate function
+    refuses: see `zindex.streaming.processing.collate`.
+    """
+
+    __slots__ = ()
+
+
 #: Worker slot of a sample, the entries that the sample changed, and for the first sample of a slot
 #: the state that the slot resumed from.
 SampleState = tuple[Head, Entries, dict[str, Any] | None]
@@ -216,4 +226,4 @@ class StreamStart:
     def head(self) -> Head:
         """Head of its samples' states: plain values, which are cheap to send."""
         slot = self.slot
-        return (self.origin.id, slot.rank, slot.num_ranks, slot.slot, slot.num_slots)
+        return Head((self.origin.id, slot.rank, slot.num_ranks, slot.slot, slot.num_slots))

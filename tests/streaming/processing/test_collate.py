@@ -1,13 +1,16 @@
 """Batches as lists, stacked, or filled up; what is about the samples stays with them."""
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.streaming.tiny_sources import Items
 from zindex.errors import ConfigError, PlanError
+from zindex.streaming import MergedDataset
 from zindex.streaming.processing.collate import PadCollate, mixed_collate, stack_collate
 
 
@@ -121,3 +124,17 @@ def test_refused_settings(settings: Any, message: str) -> None:
 def test_fields_that_cannot_be_padded(batch: Any, message: str) -> None:
     with pytest.raises(PlanError, match=re.escape(message)):
         PadCollate(["a"])(batch)
+
+
+def keep_numbers(samples: Iterable[Any]) -> Iterator[Any]:
+    return ({"i": sample["i"]} for sample in samples)
+
+
+@pytest.mark.parametrize(("function", "num_workers"), [(None, 0), (None, 1), (keep_numbers, 0)])
+def test_torch_default_collate_is_refused(function: Any, num_workers: int) -> None:
+    stream = MergedDataset(
+        [Items("a", 8, items=[{"i": i} for i in range(8)])], customized_yield_fn=function
+    )
+    loader = torch.utils.data.DataLoader(stream, batch_size=2, num_workers=num_workers)
+    with pytest.raises(ConfigError, match="loses; pass collate_fn=mixed_collate"):
+        next(iter(loader))

@@ -41,6 +41,21 @@ def mixed_collate(batch: Sequence[Sample], possible_keys: Sequence[str] | None =
     return batch
 
 
+def refuse_default_collate(states: Sequence[Any], **_: Any) -> None:
+    """Raise for a batch that torch's default collate function collates.
+
+    Raises
+    ------
+    ConfigError
+        Always.
+    """
+    raise ConfigError(
+        "samples of a MergedDataset must be collated with their states, which torch's default "
+        "collate function loses; pass collate_fn=mixed_collate (a list of samples), stack_collate "
+        "or PadCollate of zindex.streaming to the DataLoader"
+    )
+
+
 def stack_collate(batch: Sequence[Sample]) -> dict[str, Any]:
     """Return one dict for the batch: tensors stacked, numbers as one tensor, others as lists.
 

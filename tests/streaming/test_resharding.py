@@ -1,0 +1,66 @@
+"""Trainers that would share a stream's samples a second time are refused."""
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.streaming.tiny_sources import Items
+from zindex.errors import ConfigError
+from zindex.streaming import MergedDataset, mixed_collate
+
+accelerate = pytest.importorskip("accelerate.data_loader")
+
+
+def make_stream(num_ranks: int) -> MergedDataset:
+    stream = MergedDataset([Items("a", 12)], cyclic=False)
+    stream.set_data_parallel(num_ranks, 0)
+    return stream
+
+
+def shard(stream: MergedDataset, rank: int = 0) -> Any:
+    return accelerate.IterableDatasetShard(
+        stream, batch_size=2, num_processes=2, process_index=rank
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_second_share_is_refused(num_workers: int) -> None:
+    loader = torch.utils.data.DataLoader(
+        shard(make_stream(2)), num_workers=num_workers, collate_fn=mixed_collate
+    )
+    with pytest.raises(ConfigError, match=r"its 2 ranks have .* accelerate\.data_loader\.Iterable"):
+        list(loader)
+
+
+class DataLoaderDispatcher:
+    """Stands for that of Accelerate, whose rank 0 reads for all ranks."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.loader
+
+
+DataLoaderDispatcher.__module__ = "accelerate.data_loader"
+
+
+def pickled(stream: MergedDataset) -> Iterator[bytes]:
+    """Stands for a loader whose workers are not forked."""
+    yield pickle.dumps(stream)
+
+
+def test_a_loader_that_rank_0_reads_for_all_is_refused() -> None:
+    stream = make_stream(2)
+    for loader in (stream, pickled(stream)):
+        with pytest.raises(ConfigError, match="would share them again"):
+            list(DataLoaderDispatcher(loader))
+    assert len(list(stream)) == 6
+
+
+def test_one_share_by_accelerate_is_whole() -> None:
+    found = [sample["id"] for rank in range(2) for sample in shard(make_stream(1), rank)]
+    assert sorted(found) == sorted(f"a:{number}" for number in range(12))
