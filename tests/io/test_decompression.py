@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -169,3 +170,41 @@ def test_a_size_that_the_stream_does_not_have(tmp_path: Path) -> None:
         SourceError, match=r"at byte 0 3,221,225,984 bytes must follow, only 512 do"
     ):
         read_all(TarFiles(path))
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
+@pytest.mark.parametrize("trailer", [-8, -5, -4, -1])
+def test_a_wrong_checksum_loses_nothing(size: int, trailer: int) -> None:
+    wrong = bytearray(gzip.compress(CONTENT))
+    wrong[trailer] ^= 1
+    stream = gzip.compress(CONTENT) + bytes(wrong) + gzip.compress(b"last")
+    found: list[DamageError] = []
+    assert b"".join(decompress(chunks(stream, size), "gzip", found.append)) == CONTENT * 2 + b"last"
+    assert [damage.offset for damage in found] == [2 * len(CONTENT)]
+    with pytest.raises(DamageError, match="incorrect (data|length) check"):
+        list(decompress(chunks(stream, size), "gzip"))
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20])
+def test_what_is_before_damage_is_given(size: int) -> None:
+    packer = zlib.compressobj(wbits=31)
+    begun = packer.compress(CONTENT) + packer.flush(zlib.Z_FULL_FLUSH)
+    given: list[bytes] = []
+    with pytest.raises(DamageError, match=r"is broken: .* invalid block type") as caught:
+        for out in decompress(chunks(begun + b"\xff" * 40, size), "gzip"):
+            given += [out]
+    assert b"".join(given) == CONTENT
+    assert caught.value.offset == len(CONTENT)
+
+
+def test_a_damaged_gzip_file_is_skipped_in_part(tmp_path: Path) -> None:
+    lines = b"".join(b'{"i": %d}\n' % number for number in range(9))
+    wrong = bytearray(gzip.compress(lines))
+    wrong[-6] ^= 1
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(bytes(wrong) + gzip.compress(lines))
+    files = JsonlFiles(path, on_damage="skip")
+    assert [sample["i"] for sample in read_all(files)] == [*range(9), *range(9)]
+    assert files.num_skipped == 1
+    with pytest.raises(SourceError, match=r"its gzip stream is broken: .* incorrect data check"):
+        read_all(JsonlFiles(path))

@@ -7,7 +7,7 @@ from functools import partial
 
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.io import object_client
-from zindex.io.decompression import decompress
+from zindex.io.decompression import DamageError, decompress
 from zindex.io.file_list import SourceFile
 from zindex.io.files import read_range
 from zindex.io.objects import ObjectPath
@@ -21,8 +21,17 @@ LOCAL_NBYTES = 1 << 16
 REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
 
 
-def read_chunks(file: SourceFile) -> Generator[bytes, None, None]:
+def read_chunks(
+    file: SourceFile, report: Callable[[DamageError], None] | None = None
+) -> Generator[bytes, None, None]:
     """Yield the content of a file, decompressed, in order.
+
+    Parameters
+    ----------
+    file
+        The file.
+    report
+        Called for damage after which reading can go on; see `decompress`.
 
     Raises
     ------
@@ -36,7 +45,7 @@ def read_chunks(file: SourceFile) -> Generator[bytes, None, None]:
     else:
         chunks = local_chunks(file, 0)
     if file.compression is not None:
-        chunks = decompress(chunks, file.compression)
+        chunks = decompress(chunks, file.compression, report)
     return chunks
 
 

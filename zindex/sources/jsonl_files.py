@@ -21,7 +21,7 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths, RawSample
-from zindex.sources.sample_offsets import Table
+from zindex.sources.sample_offsets import ContentDigest, FileScan
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SCAN_NBYTES = 1 << 20
@@ -153,16 +153,18 @@ class JsonlFiles(PartFiles):
             line = line.removeprefix(_BYTE_ORDER_MARK)
         return self._parse_again(self.urls[number], [line], 0, first, row)
 
-    def _scan(self, file: SourceFile) -> Table:
+    def _scan(self, file: SourceFile) -> FileScan:
         """Return the offset of each line; blank lines at the end are left out."""
         nbytes = file.nbytes or 0
         found = [np.zeros(1, np.int64)]
         last = b""
+        digest = ContentDigest()
         with open_local(file) as descriptor:
             at = 0
             while chunk := read_local(file, descriptor, at, _SCAN_NBYTES):
                 breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
                 found.append(breaks + (at + 1))
+                digest.add(chunk)
                 at += len(chunk)
                 last = chunk
         if not last.endswith(b"\n"):
@@ -175,7 +177,8 @@ class JsonlFiles(PartFiles):
                     if read_local(file, descriptor, start, stop - start).strip():
                         break
                     offsets = offsets[:-1]
-        return offsets[: 1 if not nbytes else None].reshape(-1, 1)
+        table = offsets[: 1 if not nbytes else None].reshape(-1, 1)
+        return FileScan(table, digest.to_int())
 
     def _parse_again(
         self, url: str, lines: list[bytes], index: int, first: int, number: int
@@ -198,7 +201,7 @@ class JsonlFiles(PartFiles):
         number, inner = self.locate(part)
         file = self._files[number]
         if not file.is_cut:
-            return read_chunks(file), 0, None, 0
+            return self.read_whole(number), 0, None, 0
         start, stop = self.bounds(part)
         line = self._count_breaks(number, inner) + (start > 0)
         start = self._first_line(number, start)

@@ -1,20 +1,22 @@
 """Files of raw samples: their partition into parts, wrappers that convert, reports of damage."""
 
 import copy
+import hashlib
 import logging
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self, get_args
 
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import open_local, read_local
+from zindex.io.file_chunks import open_local, read_chunks, read_local
 from zindex.io.file_list import SourceFile
-from zindex.sources.sample_offsets import SampleCount, SampleOffsets, Table, find_offsets
+from zindex.sources.descriptors import Descriptors
+from zindex.sources.sample_offsets import FileScan, SampleCount, SampleOffsets, find_offsets
 from zindex.store.commit import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -170,6 +172,10 @@ class SampleFiles(ABC):
         """
         raise NotImplementedError
 
+    def content(self) -> str:
+        """Return a digest of content that `fingerprint` does not cover; empty if unknown."""
+        return ""
+
     @property
     @abstractmethod
     def num_skipped(self) -> int:
@@ -186,60 +192,8 @@ class SampleFiles(ABC):
 
 #: Number of a file, number of a sample in it, and its bytes.
 RawSample = tuple[int, int, bytes]
-_MAX_OPEN = 128
-
-
-class Descriptors:
-    """Local files that stay open between reads, the last used ones.
-
-    Parameters
-    ----------
-    files
-        The files.
-    """
-
-    def __init__(self, files: Sequence[SourceFile]) -> None:
-        self._files = files
-        self._opened: OrderedDict[int, int] = OrderedDict()
-
-    def read(self, number: int, offset: int, nbytes: int) -> bytes:
-        """Return bytes of a file.
-
-        Raises
-        ------
-        SourceError
-            If its size has changed.
-        StoreNotFoundError, StoreUnreadableError
-            If it cannot be read.
-        """
-        descriptor = self._opened.get(number)
-        if descriptor is None:
-            descriptor = self._open(number)
-        content = os.pread(descriptor, nbytes, offset)
-        if len(content) == nbytes:
-            return content
-        file = self._files[number]
-        while len(content) < nbytes:
-            rest = read_local(file, descriptor, offset + len(content), nbytes - len(content))
-            if not rest:
-                raise SourceError(
-                    f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it ends "
-                    f"at byte {offset + len(content):,}; it was changed since, so open the source "
-                    "again"
-                )
-            content += rest
-        return content
-
-    def _open(self, number: int) -> int:
-        with open_local(self._files[number]) as descriptor:
-            self._opened[number] = os.dup(descriptor)
-        if len(self._opened) > _MAX_OPEN:
-            os.close(self._opened.popitem(last=False)[1])
-        return self._opened[number]
-
-    def __del__(self) -> None:
-        while self._opened:
-            os.close(self._opened.popitem()[1])
+# At both ends of a file that is read in order, whose format has checksums there.
+_END_NBYTES = 1 << 16
 
 
 class PartFiles(SampleFiles):
@@ -285,6 +239,7 @@ class PartFiles(SampleFiles):
         self._settings: dict[str, Any] = {}
         self._offsets: SampleOffsets | None = None
         self._descriptors = Descriptors(files)
+        self._ends: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Offsets are found again, from the cache if the files are large.
@@ -294,6 +249,13 @@ class PartFiles(SampleFiles):
     def num_skipped(self) -> int:
         """Damage skipped so far in this process."""
         return self.damage.num_skipped
+
+    def read_whole(self, number: int) -> Generator[bytes, None, None]:
+        """Return the content of a file; a wrong checksum at its end is reported as damage."""
+        report = partial(
+            self.damage.report, self.urls[number], left_out="nothing, but it may be wrong"
+        )
+        return read_chunks(self._files[number], report)
 
     def bounds(self, part: int) -> tuple[int, int | None]:
         """Return the bytes [start, stop) of a part; None: to the end of a file of unknown size."""
@@ -337,11 +299,44 @@ class PartFiles(SampleFiles):
                 for one, two in pairwise(ends):
                     found.append((number, row, raw[one - base : two - base]))
                     row += 1
+        for number, modified in self._descriptors.modified():
+            self._check_unchanged(number, modified)
         return found
 
-    def _scan(self, file: SourceFile) -> Table:
-        """Return the table of a file; see `zindex.sources.sample_offsets`."""
+    def _scan(self, file: SourceFile) -> FileScan:
+        """Return what is in a file; see `zindex.sources.sample_offsets`."""
         raise NotImplementedError
+
+    def _check_unchanged(self, number: int, modified: int) -> None:
+        """Raise if a file that was written since its samples were found has other content."""
+        assert self._offsets is not None
+        scan, file = self._offsets.scans[number], self._files[number]
+        if modified == scan.modified:
+            return
+        num_skipped = self.damage.num_skipped
+        again = self._scan(file)
+        self.damage.num_skipped = num_skipped
+        if again.digest != scan.digest:
+            raise SourceError(
+                f"{file.url} must keep its content while it is read, it was changed since its "
+                "samples were found; restore it, or open the source again"
+            )
+        scan.modified = modified
+
+    def content(self) -> str:
+        """Return a digest of the content of local files, independent of their paths and times.
+
+        It is made of what was read to find the samples: jsonl files, and in tar archives headers
+        and at least the first bytes of each member. Of files that are read in order it is made of
+        both ends, with the checksums of compressed ones.
+        """
+        found = self.find_samples()
+        if found is not None:
+            return fingerprint({"digests": [scan.digest for scan in found.scans]})
+        if self._ends is None:
+            ends = [_read_ends(file) for file in self._files if file.nbytes is not None]
+            self._ends = fingerprint({"ends": ends}) if ends else ""
+        return self._ends
 
     def _identify(self, file: SourceFile) -> str:
         """Return what else determines the table of a file."""
@@ -363,6 +358,14 @@ class PartFiles(SampleFiles):
         ]
         facts = {"files": files, "part_nbytes": self._step, "kind": self.kind}
         return fingerprint(facts | self._settings)
+
+
+def _read_ends(file: SourceFile) -> str:
+    """Return a digest of both ends of a file."""
+    with open_local(file) as descriptor:
+        last = max(0, (file.nbytes or 0) - _END_NBYTES)
+        ends = [read_local(file, descriptor, start, _END_NBYTES) for start in (0, last)]
+    return hashlib.sha256(b"".join(ends)).hexdigest()
 
 
 class WrappedFiles(SampleFiles):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -29,9 +30,60 @@ logger = logging.getLogger(__name__)
 MIN_KEPT_NBYTES = 16 << 20
 _NUM_THREADS = 8
 
+# Of the kept tables.
+_VERSION = 2
+_BLOCK_NBYTES = 1 << 20
+
 #: Table of a file: shape (samples + 1, columns), int64. The first column has the offset of each
 #: sample, and where the last one ends; further columns are those of the format.
 Table = Int64Array
+
+
+class ContentDigest:
+    """A fast digest of content, which finds accidental changes but does not resist forgery.
+
+    Each MiB is hashed by its words times random odd weights, modulo 2**64: a single changed word,
+    or two swapped ones, always change the sum.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._held = bytearray()
+
+    def add(self, content: bytes) -> None:
+        """Add bytes; the digest does not depend on how they are divided."""
+        if self._held or len(content) % _BLOCK_NBYTES:
+            self._held += content
+            stop = len(self._held) // _BLOCK_NBYTES * _BLOCK_NBYTES
+            if not stop:
+                return
+            content, self._held = bytes(self._held[:stop]), self._held[stop:]
+        for words in np.frombuffer(content, "<u8").reshape(-1, _BLOCK_NBYTES // 8):
+            self._hash.update(np.dot(words, _weights()).tobytes())
+
+    def to_int(self) -> int:
+        """Return the digest as an int64."""
+        whole = self._hash.copy()
+        whole.update(self._held)
+        return int.from_bytes(whole.digest()[:8], "little", signed=True)
+
+
+@cache
+def _weights() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.random.PCG64(0).random_raw(_BLOCK_NBYTES // 8) | np.uint64(1)
+
+
+@dataclass
+class FileScan:
+    """What was found in a file."""
+
+    table: Table
+    #: `ContentDigest` of what was read for that.
+    digest: int
+    #: Whether no damage was left out.
+    is_whole: bool = True
+    #: The file's time of modification when it was found, in nanoseconds.
+    modified: int = 0
 
 
 @dataclass
@@ -47,15 +99,16 @@ class SampleOffsets(SampleCount):
 
     Parameters
     ----------
-    tables
-        Table of each file.
+    scans
+        What was found in each file.
     """
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, scans: Sequence[FileScan]) -> None:
+        tables = [scan.table for scan in scans]
         firsts = [*accumulate((len(table) - 1 for table in tables), initial=0)]
         nbytes = sum(int(table[-1, 0]) - int(table[0, 0]) for table in tables)
         super().__init__(firsts[-1], nbytes)
-        self.tables, self._firsts = tables, firsts
+        self.scans, self.tables, self._firsts = scans, tables, firsts
 
     def split(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Return a range of samples by file: the file's number, and the range in the file."""
@@ -72,7 +125,7 @@ class SampleOffsets(SampleCount):
 
 def find_offsets(
     files: Sequence[SourceFile],
-    scan: Callable[[SourceFile], Table],
+    scan: Callable[[SourceFile], FileScan],
     identity: Callable[[SourceFile], str],
 ) -> SampleOffsets:
     """Return the offsets of all samples, from the cache or by reading the files once.
@@ -82,7 +135,7 @@ def find_offsets(
     files
         Local files that are not compressed. A file that is listed twice is scanned once.
     scan
-        Returns the table of a file.
+        Returns the table of a file, and its digest.
     identity
         Returns what else determines the table of a file, for its name in the cache.
 
@@ -95,30 +148,34 @@ def find_offsets(
     """
     given = {file.path: file for file in files}
 
-    def find(file: SourceFile) -> Table:
-        path = None
+    def find(file: SourceFile) -> FileScan:
+        path = found = None
+        modified = 0
+        with suppress(OSError):  # then reading the file raises, too
+            modified = os.stat(file.path).st_mtime_ns
         if (file.nbytes or 0) >= MIN_KEPT_NBYTES:
             path = _name_table(file, identity(file))
-            if path is not None and (kept := _load(path, file)) is not None:
-                return kept
-        table = scan(file)
-        if path is not None:
-            _keep(path, table)
-        return table
+            found = None if path is None else _load(path, file)
+        if found is None:
+            found = scan(file)
+            if path is not None and found.is_whole:
+                _keep(path, found)
+        found.modified = modified
+        return found
 
     if len(given) == 1:
-        tables = [*map(find, given.values())]
+        scans = [*map(find, given.values())]
     else:
         with ThreadPoolExecutor(min(_NUM_THREADS, len(given))) as threads:
-            tables = [*threads.map(find, given.values())]
-    by_path = dict(zip(given, tables, strict=True))
+            scans = [*threads.map(find, given.values())]
+    by_path = dict(zip(given, scans, strict=True))
     return SampleOffsets([by_path[file.path] for file in files])
 
 
 def _name_table(file: SourceFile, identity: str) -> Path | None:
     """Return the place of a table in the cache; None without a cache that only its user writes."""
     status = os.stat(file.path)
-    facts = (os.path.realpath(file.path), status.st_size, status.st_mtime_ns, identity)
+    facts = (os.path.realpath(file.path), status.st_size, status.st_mtime_ns, identity, _VERSION)
     name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.npy"
     for folder in cache_folders("samples"):
         with suppress(OSError):
@@ -129,24 +186,26 @@ def _name_table(file: SourceFile, identity: str) -> Path | None:
     return None
 
 
-def _load(path: Path, file: SourceFile) -> Table | None:
-    """Return a kept table, mapped; None if there is none, or it cannot be of this file."""
+def _load(path: Path, file: SourceFile) -> FileScan | None:
+    """Return a kept table, mapped, and its digest; None if there is none that fits the file."""
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError):
         return None
-    if table.dtype != np.int64 or table.ndim != 2 or not len(table):
+    if table.dtype != np.int64 or table.ndim != 2 or len(table) < 2:
         return None
+    # A plain view: each slice of a memmap costs a microsecond more.
+    table, digest = table[:-1].view(np.ndarray), int(table[-1, 0])
     offsets = table[:, 0]
     fits = offsets[0] >= 0 and offsets[-1] <= (file.nbytes or 0) and (np.diff(offsets) >= 0).all()
-    # A plain view: each slice of a memmap costs a microsecond more.
-    return table.view(np.ndarray) if fits else None
+    return FileScan(table, digest) if fits else None
 
 
-def _keep(path: Path, table: Table) -> None:
-    """Keep a table; without room, the next process scans the file again."""
+def _keep(path: Path, scan: FileScan) -> None:
+    """Keep a table and, as its last row, the digest; without room, files are scanned again."""
     buffer = io.BytesIO()
-    np.save(buffer, table, allow_pickle=False)
+    last = np.full((1, scan.table.shape[1]), scan.digest)
+    np.save(buffer, np.concatenate([scan.table, last]), allow_pickle=False)
     try:
         write_once(path, [buffer.getbuffer()], replace=True)
     except (OSError, StoreError) as error:

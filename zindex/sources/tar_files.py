@@ -13,13 +13,24 @@ from typing import Any
 
 import numpy as np
 
+from zindex.arrays import Int64Array
 from zindex.formats.tar_headers import BLOCK_NBYTES
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import open_local, read_chunks
 from zindex.io.file_list import SourceFile, list_files
 from zindex.io.files import read_range
 from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths, RawSample
-from zindex.sources.sample_offsets import Table
+from zindex.sources.sample_offsets import ContentDigest, FileScan, SampleOffsets
+from zindex.sources.sidecars import (
+    Metadata,
+    check_meta_names,
+    explain_joins,
+    find_sidecar,
+    parse_metadata,
+    parse_sidecar,
+    read_sidecar,
+    watch_joins,
+)
 from zindex.sources.tar_members import (
     HEADERS_NBYTES,
     STEP_NBYTES,
@@ -29,19 +40,11 @@ from zindex.sources.tar_members import (
     check_rest,
     iterate_members,
 )
-from zindex.sources.tar_metadata import (
-    NO_LINE,
-    SEVERAL,
-    Metadata,
-    check_meta_names,
-    explain_joins,
-    find_sidecar,
-    parse_metadata,
-    parse_sidecar,
-    read_sidecar,
-    sidecar_of,
-    watch_joins,
-)
+
+# In tables of samples: there is no line of metadata, or several of one key.
+_NO_LINE, _SEVERAL = -1, -2
+# The sample has no member .id, and therefore no metadata.
+_NO_ID = -3
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +61,9 @@ class TarFiles(PartFiles):
     meta_names
         Fields of metadata to join to each sample that has a member ``.id``. They are read from the
         line with the sample's key in the file ``<name of the tar up to its first dot>.meta.jsonl``
-        in the same folder, and are None if there is no such line. If a file gets no metadata at
-        all, that is logged once.
+        or, without one, ``.jsonl`` in the same folder, and are None if there is no such line. A
+        warning is logged for each file that gets no metadata at all, and for all samples of other
+        files together that get none.
     include_dirs
         Additional folders, separated by commas; a suffix ``*n`` repeats the files of a folder n
         times.
@@ -127,7 +131,7 @@ class TarFiles(PartFiles):
             yield from samples
             return
         field = next(iter(self._fields.values()))
-        sidecar = sidecar_of(self._files[number]).url
+        sidecar = find_sidecar(self._files[number])[0].url
         reason = yield from watch_joins(samples, field, metadata, sidecar)
         if reason is not None:
             self._warn(self.urls[number], reason)
@@ -214,16 +218,15 @@ class TarFiles(PartFiles):
             except DamageError as damage:
                 self.damage.report(self.urls[number], damage, "the sample there")
 
-    def _scan(self, file: SourceFile) -> Table:
+    def _scan(self, file: SourceFile) -> FileScan:
         """Return the offset of each sample, and of the lines of its metadata: three columns."""
         rows: list[tuple[int, int, int]] = []
         current: str | None = None
-        lines = self._find_lines(file) if self._fields or file.needs_sidecar else {}
-        missing = (NO_LINE, NO_LINE)
-        num_ids = num_joined = 0
-        last = ""
+        digest, is_whole = ContentDigest(), True
+        lines = self._find_lines(file, digest) if self._fields or file.needs_sidecar else {}
+        missing = (_NO_LINE, _NO_LINE)
         with open_local(file) as descriptor:
-            buffer = FileBuffer(file, descriptor, HEADERS_NBYTES)
+            buffer = FileBuffer(file, descriptor, HEADERS_NBYTES, digest)
             try:
                 for start, name, _ in iterate_members(buffer, 0, with_content=False):
                     key = key_of(name)
@@ -231,27 +234,64 @@ class TarFiles(PartFiles):
                         continue
                     if key != current:
                         current = key
-                        rows.append((start, *lines.get(key, missing)))
-                    if self._fields and name.endswith(".id"):
-                        num_ids, last = num_ids + 1, key
-                        num_joined += key in lines
+                        rows.append((start, _NO_ID, _NO_ID))
+                    if name.endswith(".id"):
+                        rows[-1] = (rows[-1][0], *lines.get(key, missing))
                 check_rest(buffer)
             except DamageError as damage:
                 self.damage.report(file.url, damage, "the sample there and all behind it")
                 # Whether the last sample is whole is not known.
                 buffer.end = rows.pop()[0] if rows else 0
+                is_whole = False
         end = buffer.end or 0
-        if self._fields and rows and not num_joined:
-            sidecar = sidecar_of(file).url
-            self._warn(file.url, explain_joins(len(rows), num_ids, last, bool(lines), sidecar))
-        return np.array([*rows, (end, *missing)], np.int64)
+        return FileScan(np.array([*rows, (end, *missing)], np.int64), digest.to_int(), is_whole)
+
+    def find_samples(self) -> SampleOffsets | None:
+        """Return where all samples start, found once; warn of those without metadata.
+
+        Raises the errors of `PartFiles.find_samples`.
+        """
+        if self._offsets is not None:
+            return self._offsets
+        offsets = super().find_samples()
+        if offsets is not None and self._fields:
+            num_lacking = num_samples = 0
+            for number, table in enumerate(offsets.tables):
+                lines = table[:-1, 1]
+                lacking = np.isin(lines, (_NO_LINE, _NO_ID))
+                if len(lines) and lacking.all():
+                    self._warn(self.urls[number], self._explain(number, lines))
+                else:
+                    num_lacking += int(lacking.sum())
+                    num_samples += len(lines)
+            if num_lacking:
+                self._warn(
+                    f"{self.urls[0]} and the files after it" if self.urls[1:] else self.urls[0],
+                    f"{num_lacking:,} of {num_samples:,} samples have no member .id, or no line of "
+                    "metadata with their key",
+                )
+        return offsets
+
+    def _explain(self, number: int, lines: Int64Array) -> str:
+        """Return why no sample of a file has metadata."""
+        assert self._offsets is not None
+        file, ids = self._files[number], np.flatnonzero(lines != _NO_ID)
+        sidecar, nbytes = find_sidecar(file)
+        last = ""
+        if len(ids):
+            start = int(self._offsets.tables[number][ids[-1], 0])
+            with open_local(file) as descriptor:
+                buffer = FileBuffer(file, descriptor, HEADERS_NBYTES)
+                _, name, _ = next(iterate_members(buffer, start, with_content=False))
+            last = key_of(name) or name
+        return explain_joins(len(lines), len(ids), last, bool(nbytes), sidecar.url)
 
     @contextmanager
     def _open_part(self, number: int, inner: int) -> Iterator[tuple[ArchiveBuffer, int, float]]:
         """Open a buffer of a file, with the offsets of a part's first sample and its end."""
         file = self._files[number]
         if not file.is_cut:
-            with closing(read_chunks(file)) as chunks:
+            with closing(self.read_whole(number)) as chunks:
                 yield ChunkBuffer(chunks), 0, math.inf
             return
         with open_local(file) as descriptor:
@@ -307,28 +347,33 @@ class TarFiles(PartFiles):
 
     def _identify(self, file: SourceFile) -> str:
         """Return what else determines the table of a file: its metadata."""
-        path = sidecar_of(file).path
-        status = path.stat() if self._fields and path.exists() else None
-        facts = None if status is None else (status.st_size, status.st_mtime_ns)
+        facts = None
+        if self._fields:
+            sidecar, nbytes = find_sidecar(file)
+            modified = None if nbytes is None else sidecar.path.stat().st_mtime_ns
+            facts = sidecar.path.name, nbytes, modified
         return repr((self.kind, bool(self._fields), facts))
 
-    def _find_lines(self, file: SourceFile) -> dict[str, tuple[int, int]]:
+    def _find_lines(self, file: SourceFile, digest: ContentDigest) -> dict[str, tuple[int, int]]:
         """Return the bytes of each sample's line of metadata, by key."""
         found: dict[str, tuple[int, int]] = {}
         sidecar, nbytes = find_sidecar(file)
         if nbytes is None:
             return found
+        with closing(read_chunks(sidecar)) as chunks:
+            for chunk in chunks:
+                digest.add(chunk)
         for key, _, start, stop in parse_sidecar(sidecar, (), self.damage):
-            found[key] = (SEVERAL, SEVERAL) if key in found else (start, stop)
+            found[key] = (_SEVERAL, _SEVERAL) if key in found else (start, stop)
         return found
 
     def _read_line(self, number: int, row: int) -> Metadata:
         """Return the metadata of one sample."""
         assert self._offsets is not None
         _, start, stop = self._offsets.tables[number][row].tolist()
-        if start == NO_LINE:
+        if start in (_NO_LINE, _NO_ID):
             return {}
-        if start == SEVERAL:
+        if start == _SEVERAL:
             return self._metadata_of(number)
         sidecar, _ = find_sidecar(self._files[number])
         names = list(self._fields)

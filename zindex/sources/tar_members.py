@@ -11,6 +11,7 @@ from zindex.formats import tar_headers
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_local
 from zindex.io.file_list import SourceFile
+from zindex.sources.sample_offsets import ContentDigest
 
 #: Maximum bytes of a member, each of which is read whole.
 MAX_MEMBER_NBYTES = 4 << 30
@@ -61,10 +62,19 @@ class FileBuffer(ArchiveBuffer):
         The file, and its descriptor.
     step_nbytes
         Bytes to read at once.
+    digest
+        Digests what is read.
     """
 
-    def __init__(self, file: SourceFile, descriptor: int, step_nbytes: int) -> None:
+    def __init__(
+        self,
+        file: SourceFile,
+        descriptor: int,
+        step_nbytes: int,
+        digest: ContentDigest | None = None,
+    ) -> None:
         super().__init__()
+        self.digest = digest
         self.file, self.descriptor, self.step_nbytes = file, descriptor, step_nbytes
         self.ahead_nbytes = 0
         self.nbytes = file.nbytes or 0
@@ -79,12 +89,14 @@ class FileBuffer(ArchiveBuffer):
         blocks: list[bytes] = []
         stop = start
         # One system call moves at most 2 GiB.
-        while stop < start + nbytes:
+        while stop < min(start + wanted, self.nbytes):
             blocks.append(read_local(self.file, self.descriptor, stop, start + wanted - stop))
             if not blocks[-1]:
                 raise ended(start, nbytes, stop)
             stop += len(blocks[-1])
         self.buffer = b"".join(blocks)
+        if self.digest is not None:
+            self.digest.add(self.buffer)
         self.base = start
 
     def more(self, start: int) -> bytes:

@@ -254,10 +254,15 @@ class FilesDataset(IterableDataset[Sample]):
         return self._process(sample for part in parts for sample in self.files.read_part(part))
 
     def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the files, and of the process function if it has one."""
+        """Return the SHA-256, in hex, of the files, and of the process function if it has one.
+
+        See `PartFiles.content` for what it has of the files' content.
+        """
         facts: dict[str, Any] = {"files": self.files.fingerprint()}
         if self.units is not None:
             facts["units"] = asdict(self.units)
+        if content := self.files.content():
+            facts["content"] = content
         of_function = getattr(self.process_fn, "fingerprint", None)
         if of_function is not None:
             facts["process_fn"] = of_function()

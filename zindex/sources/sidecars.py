@@ -1,4 +1,4 @@
-"""Metadata of the samples of tar archives: the sidecar of each archive, a jsonl file."""
+"""Read the metadata of tar archives: a jsonl file beside each, its sidecar."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ from zindex.sources.sample_files import DamageLog
 
 #: By the key of a sample: the values of its metadata, in the order of the requested names.
 Metadata = dict[str, tuple[Any, ...]]
-#: In tables of samples: there is no line of metadata, or several of one key.
-NO_LINE, SEVERAL = -1, -2
+# Suffixes of metadata files, in the order in which they are looked for.
+_SIDECARS = (".meta.jsonl", ".jsonl")
 _WHAT = "metadata of samples, a JSON object with a key on each line"
 
 
@@ -42,9 +42,9 @@ def check_meta_names(meta_names: Sequence[str]) -> dict[str, str]:
     return fields
 
 
-def sidecar_of(file: SourceFile) -> SourceFile:
-    """Return the metadata file of a tar: its name up to the first dot, and a suffix."""
-    name = file.place.name.partition(".")[0] + ".meta.jsonl"
+def sidecar_of(file: SourceFile, suffix: str = _SIDECARS[0]) -> SourceFile:
+    """Return a metadata file of a tar: its name up to the first dot, and a suffix."""
+    name = file.place.name.partition(".")[0] + suffix
     folder, slash, _ = file.url.rpartition("/")
     return SourceFile(f"{folder}{slash}{name}", file.place.parent / name, None)
 
@@ -80,13 +80,20 @@ def read_sidecar(file: SourceFile, names: Sequence[str], damage: DamageLog) -> M
 def find_sidecar(file: SourceFile) -> tuple[SourceFile, int | None]:
     """Return the metadata file of a tar, and its size, None without one.
 
+    It is the first that exists of ``NAME.meta.jsonl`` and ``NAME.jsonl``.
+
     Raises
     ------
     StoreNotFoundError
         If it is required and missing.
     """
-    sidecar = sidecar_of(file)
-    nbytes = file_nbytes(sidecar.place)
+    for suffix in _SIDECARS:
+        sidecar = sidecar_of(file, suffix)
+        nbytes = file_nbytes(sidecar.place)
+        if nbytes is not None:
+            break
+    else:
+        sidecar = sidecar_of(file)
     if nbytes is None and file.needs_sidecar:
         raise StoreNotFoundError(
             f"{file.url} must have its metadata in {sidecar.url}, there is no file"

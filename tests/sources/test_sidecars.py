@@ -98,7 +98,9 @@ def test_a_member_of_the_name_of_metadata(tmp_path: Path, name: str) -> None:
 )
 def test_bad_lines(tmp_path: Path, line: str, message: str) -> None:
     path = write(tmp_path)
-    (tmp_path / "a.meta.jsonl").write_text(f'{{"key": "2", "caption": "x"}}\n{line}\n')
+    (tmp_path / "a.meta.jsonl").write_text(
+        f'{{"key": "2", "caption": "x"}}\n{line}\n{{"key": "no"}}\n'
+    )
     with pytest.raises(
         SourceError, match=rf"a\.meta\.jsonl must be metadata .* at byte 29 {message}"
     ):
@@ -182,3 +184,47 @@ def test_messages(
     said = [record.getMessage() for record in caplog.records]
     start = f"{path}: meta_names asks for ['w'], "
     assert said == ([] if message is None else [start + message.format(tmp_path)])
+
+
+def test_a_jsonl_of_the_same_name(tmp_path: Path) -> None:
+    path = write(tmp_path, None)
+    write_jsonl(tmp_path / "a.jsonl", LINES)
+    expected = [20, "none", None, None]
+
+    def widths() -> list[Any]:
+        files = TarFiles(path, meta_names=["width"])
+        assert files.find_samples() is not None
+        found = files.parse_samples(files.read_samples([(0, 4)]))
+        return [sample.get("width", "none") for sample in found]
+
+    assert widths() == expected
+    samples = read_all(TarFiles(path, meta_names=["width"]))
+    assert [sample.get("width", "none") for sample in samples] == expected
+    # The other name has precedence.
+    write_jsonl(tmp_path / "a.meta.jsonl", [{"key": "0", "width": 7}])
+    assert widths()[0] == 7
+
+
+@pytest.mark.parametrize("min_nbytes", [0, 1 << 30])
+def test_samples_without_metadata_are_warned_of_each_time(
+    tmp_path: Path,
+    min_nbytes: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("zindex.sources.sample_offsets.MIN_KEPT_NBYTES", min_nbytes)
+    path = write(tmp_path)
+    for _ in range(2):  # the second time from a kept table
+        caplog.clear()
+        TarFiles(path, meta_names=["width"]).find_samples()
+        [record] = caplog.records
+        assert "a.tar: meta_names asks for ['width'], but 2 of 4 samples" in record.getMessage()
+        caplog.clear()
+        write_jsonl(tmp_path / "b.meta.jsonl", [{"key": "other"}])
+        other = write_tar(tmp_path / "b.tar", MEMBERS)
+        TarFiles(other, meta_names=["width"]).find_samples()
+        [record] = caplog.records
+        assert "has the key of one of 3 samples with a member .id, such as 'sub/0'" in (
+            record.getMessage()
+        )

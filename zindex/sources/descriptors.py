@@ -1,0 +1,79 @@
+"""Keep local files open between reads."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from zindex.errors import SourceError
+from zindex.io.file_chunks import open_local, read_local
+from zindex.io.file_list import SourceFile
+
+_MAX_OPEN = 128
+_CHECK_SECONDS = 1.0
+
+
+class Descriptors:
+    """Local files that stay open between reads, the last used ones.
+
+    Parameters
+    ----------
+    files
+        The files.
+    """
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._files = files
+        self._opened: OrderedDict[int, int] = OrderedDict()
+        self._next_check = 0.0
+
+    def modified(self) -> Iterator[tuple[int, int]]:
+        """Yield the open files and their times of modification.
+
+        None, if no file was opened since the last call and that is not a second ago.
+        """
+        now = monotonic()
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_SECONDS
+            for number, descriptor in self._opened.items():
+                yield number, os.fstat(descriptor).st_mtime_ns
+
+    def read(self, number: int, offset: int, nbytes: int) -> bytes:
+        """Return bytes of a file.
+
+        Raises
+        ------
+        SourceError
+            If its size has changed.
+        StoreNotFoundError, StoreUnreadableError
+            If it cannot be read.
+        """
+        descriptor = self._opened.get(number)
+        if descriptor is None:
+            descriptor = self._open(number)
+        content = os.pread(descriptor, nbytes, offset)
+        if len(content) == nbytes:
+            return content
+        file = self._files[number]
+        while len(content) < nbytes:
+            rest = read_local(file, descriptor, offset + len(content), nbytes - len(content))
+            if not rest:
+                raise SourceError(
+                    f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it ends "
+                    f"at byte {offset + len(content):,}; it was changed since, so open the source "
+                    "again"
+                )
+            content += rest
+        return content
+
+    def _open(self, number: int) -> int:
+        with open_local(self._files[number]) as descriptor:
+            self._opened[number] = os.dup(descriptor)
+            self._next_check = 0.0
+        if len(self._opened) > _MAX_OPEN:
+            os.close(self._opened.popitem(last=False)[1])
+        return self._opened[number]
+
+    def __del__(self) -> None:
+        while self._opened:
+            os.close(self._opened.popitem()[1])
