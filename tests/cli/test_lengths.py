@@ -1,7 +1,9 @@
 """The command ``zindex lengths``: what it reads, what it prints, and how it fails."""
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -84,6 +86,12 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
     [
         (["--set", "share"], "--set must be like share=0.5, with a value of YAML, got 'share'"),
         (["--set", "share=["], "--set must be like share=0.5, with a value of YAML, got 'share=['"),
+        (
+            ["--object", "a=no.such.module"],
+            "--object must be like encoder=mypackage.data.encoder, got 'a=no.such.module': No "
+            "module named 'no'; set PYTHONPATH",
+        ),
+        (["--object", "a=json.none"], "module 'json' has no attribute 'none'; set PYTHONPATH"),
         (["--samples", "many"], "--samples must be a number such as 1.5B, 300M or 2e9, got 'many'"),
         (["--samples", "1.5"], "--samples must be a whole number, got 1.5"),
         (["--sequence-lengths", "8,x"], "--sequence-lengths must be numbers such as 2048,4096"),
@@ -100,6 +108,22 @@ def test_tokens_by_a_tokenizer_in_processes(config: Path, tmp_path: Path) -> Non
 )
 def test_mistakes_are_one_line(config: Path, arguments: list[str], message: str) -> None:
     assert message in fail(*arguments_of(config), *arguments)
+
+
+def double(samples: Iterable[Any]) -> Iterator[Any]:
+    for sample in samples:
+        yield sample
+        yield dict(sample)
+
+
+def test_objects_of_python(config: Path) -> None:
+    text = CONFIG.replace("part_nbytes: 200", 'process_fn: "${dynamic_objs:twice}"')
+    config.write_text(text)
+    assert "pass dynamic_objs={'twice': ...} (--object twice=MODULE.NAME)" in (
+        fail(*arguments_of(config))
+    )
+    fields = json.loads(run(config, "--json", "--object", f"twice={__name__}.double"))
+    assert Lengths.from_json(fields["lengths"])["a"].num_samples == 80
 
 
 def test_little_is_counted_in_this_process(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

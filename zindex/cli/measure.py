@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,15 @@ def _parse_count(text: str, flag: str) -> int:
 _count = partial(options.parsed, parse=_parse_count, metavar="N")
 
 
+def _load_object(text: str) -> Any:
+    """Return the Python object of a name such as ``package.module.NAME``."""
+    module, _, name = text.replace(":", ".").rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{error}; set PYTHONPATH to the folder of its package") from error
+
+
 @click.command()
 @click.argument("config", type=click.Path(exists=True, dir_okay=False), metavar="CONFIG.yaml")
 @_count("--samples", "num_samples", help="Samples of the run, such as 5M or 2e6.")
@@ -98,6 +108,14 @@ _count = partial(options.parsed, parse=_parse_count, metavar="N")
     example="share=0.5, with a value of YAML",
     parse=yaml.safe_load,
     help="Value of ${variables:NAME}, written as in YAML.",
+)
+@options.mapping(
+    "--object",
+    "objects",
+    metavar="NAME=MODULE.NAME",
+    example="encoder=mypackage.data.encoder",
+    parse=_load_object,
+    help="Python object of ${dynamic_objs:NAME}, from an importable module.",
 )
 @options.repeatable(
     "--allow-import",
@@ -130,6 +148,7 @@ _count = partial(options.parsed, parse=_parse_count, metavar="N")
 def lengths(
     config: str,
     variables: dict[str, Any],
+    objects: dict[str, Any],
     imports: tuple[str, ...],
     read_samples: int | None,
     tokenizer: str | None,
@@ -150,7 +169,7 @@ def lengths(
     from zindex.streaming.lengths.sample_length import TextLength
     from zindex.streaming.lengths.statistics import choose_processes
 
-    dataset = instantiate_from_yaml(config, variables, allow_imports=imports)
+    dataset = instantiate_from_yaml(config, variables, objects, allow_imports=imports)
     if client is None and num_processes is None:
         num_processes = choose_processes(dataset, read_samples)
     report = report_lengths(

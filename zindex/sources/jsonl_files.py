@@ -33,7 +33,7 @@ class JsonlFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        Files, folders and patterns, separated by commas in one string or as a list. Folders
         are searched for names with the suffix ``.jsonl``, optionally followed by ``.gz``, ``.bz2``,
         ``.xz`` or ``.zst``.
     part_nbytes

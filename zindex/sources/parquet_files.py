@@ -23,7 +23,7 @@ class ParquetFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        Files, folders and patterns, separated by commas in one string or as a list. Folders
         are searched for names with the suffix ``.parquet``.
     columns, optional_columns
         Columns to read, and those to read where a file has them; None reads all.

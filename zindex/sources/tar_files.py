@@ -55,7 +55,7 @@ class TarFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        Files, folders and patterns, separated by commas in one string or as a list. Folders
         are searched for names with the suffix ``tar``, optionally followed by ``.gz``, ``.bz2``,
         ``.xz`` or ``.zst``. May be ``""`` with ``include_dirs``.
     meta_names

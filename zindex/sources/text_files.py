@@ -22,7 +22,7 @@ class TextFiles(PartFiles):
     Parameters
     ----------
     path
-        Files, folders and brace patterns, separated by commas in one string or as a list. Folders
+        Files, folders and patterns, separated by commas in one string or as a list. Folders
         are searched for names with the suffix ``.txt``, ``.md`` or ``.rst``, optionally followed by
         the suffix of a compression; empty files in folders are ignored.
     on_damage

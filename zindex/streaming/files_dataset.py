@@ -296,7 +296,7 @@ class JsonlIterableDataset(FilesDataset):
     Parameters
     ----------
     path
-        Files, folders and brace patterns, separated by commas, or a list.
+        Files, folders and patterns, separated by commas, or a list.
     process_fn
         Takes an iterator over the raw samples of a part and yields samples, each with the
         ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
@@ -342,7 +342,7 @@ class MetaDistributedWebDataset(FilesDataset):
     Parameters
     ----------
     path
-        Files, folders and brace patterns, separated by commas, or a list; may be ``""`` with
+        Files, folders and patterns, separated by commas, or a list; may be ``""`` with
         ``include_dirs``.
     process_fn
         Takes an iterator over the raw samples of a part and yields samples, each with the

@@ -25,7 +25,7 @@ class ImageJsonlDataset(Dataset[dict[str, Any]]):
     Parameters
     ----------
     jsonl_path
-        Files, folders and brace patterns, separated by commas, or a list. Lines are kept in memory.
+        Files, folders and patterns, separated by commas, or a list. Lines are kept in memory.
     single_process_fn
         Maps a record with its image to a sample; None returns the record.
     image_folder

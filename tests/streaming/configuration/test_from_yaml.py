@@ -349,7 +349,7 @@ REFUSED = {
     "variables has max_text_len (did you mean 'max_text_len'?); pass variables={'max_txt_len'"
     ": ...} (--set max_txt_len=...), or correct the name",
     "\na:\n- ${dynamic_objs:x}": "line 3, column 3: ${dynamic_objs:x} must be given, dynamic_objs "
-    "has thing; pass dynamic_objs={'x': ...}, or correct",
+    "has thing; pass dynamic_objs={'x': ...} (--object x=MODULE.NAME), or correct",
     "a: x${dynamic_objs:thing}": "line 1, column 4: a dynamic object must be a whole value",
     "a: ${oc.env:HOME}": "${...} must be ${variables:NAME} or ${dynamic_objs:NAME}, got "
     "'${oc.env:HOME}'",

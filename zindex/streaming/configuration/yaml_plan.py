@@ -196,10 +196,10 @@ class Planner:
         known = self.variables if kind == "variables" else self.dynamic_objs
         if name not in known:
             names = ", ".join(sorted(map(str, known))) or "none"
-            option = f" (--set {name}=...)" if kind == "variables" else ""
+            option = f"--set {name}=..." if kind == "variables" else f"--object {name}=MODULE.NAME"
             raise place.error(
                 f"${{{kind}:{name}}} must be given, {kind} has {names}"
-                f"{suggest(name, map(str, known))}; pass {kind}={{{name!r}: ...}}{option}, or "
+                f"{suggest(name, map(str, known))}; pass {kind}={{{name!r}: ...}} ({option}), or "
                 "correct the name"
             )
         return known[name]
