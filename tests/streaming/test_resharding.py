@@ -35,17 +35,21 @@ def test_a_second_share_is_refused(num_workers: int) -> None:
         list(loader)
 
 
+# Stands for that of Accelerate, whose rank 0 reads for all ranks, and needs a process group.
+DISPATCHER = """
 class DataLoaderDispatcher:
-    """Stands for that of Accelerate, whose rank 0 reads for all ranks."""
-
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader):
         self.loader = loader
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         yield from self.loader
+"""
 
 
-DataLoaderDispatcher.__module__ = "accelerate.data_loader"
+def dispatch(loader: Any) -> Any:
+    module: dict[str, Any] = {"__name__": "accelerate.data_loader"}
+    exec(DISPATCHER, module)
+    return module["DataLoaderDispatcher"](loader)
 
 
 def pickled(stream: MergedDataset) -> Iterator[bytes]:
@@ -57,7 +61,7 @@ def test_a_loader_that_rank_0_reads_for_all_is_refused() -> None:
     stream = make_stream(2)
     for loader in (stream, pickled(stream)):
         with pytest.raises(ConfigError, match="would share them again"):
-            list(DataLoaderDispatcher(loader))
+            list(dispatch(loader))
     assert len(list(stream)) == 6
 
 

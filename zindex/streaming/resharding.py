@@ -30,12 +30,15 @@ def refuse_resharding(num_ranks: int) -> None:
         return
     frame = sys._getframe(1)
     while frame is not None:
-        kind = type(frame.f_locals.get("self"))
-        if kind.__name__ in _CLASSES and kind.__module__.partition(".")[0] in _PACKAGES:
-            raise ConfigError(
-                f"a stream must be shared between ranks once, its {num_ranks} ranks have disjoint "
-                f"samples and {kind.__module__}.{kind.__name__} would share them again, so that "
-                "most were never seen; leave the DataLoader out of accelerator.prepare(), or call "
-                "dataset.set_data_parallel(1, 0) and set dispatch_batches=False"
-            )
+        module = frame.f_globals.get("__name__") or ""
+        # The locals of other frames are not asked for: that would keep them alive.
+        if module.partition(".")[0] in _PACKAGES:
+            kind = type(frame.f_locals.get("self")).__name__
+            if kind in _CLASSES:
+                raise ConfigError(
+                    f"a stream must be shared between ranks once, its {num_ranks} ranks have "
+                    f"disjoint samples and {module}.{kind} would share them again, so that most "
+                    "were never seen; leave the DataLoader out of accelerator.prepare(), or call "
+                    "dataset.set_data_parallel(1, 0) and set dispatch_batches=False"
+                )
         frame = frame.f_back  # type: ignore[assignment]
