@@ -149,7 +149,6 @@ JSONL = "  - {target: JsonlIterableDataset, params: {path: PATH}, name: b, perce
     [
         ("seeed: 3", " (did you mean 'seed'?)"),
         ("max_epochs: 2", ""),
-        ("weight: 2", ""),
     ],
 )
 def test_attributes_that_nothing_reads_are_warned_of(
@@ -170,6 +169,9 @@ def test_arguments_among_the_attributes_are_refused(tmp_path: Path) -> None:
     message = "got the attribute 'on_damage' (did you mean the argument 'on_damage'?); move it"
     with pytest.raises(ConfigError, match=re.escape(message)):
         load(tmp_path, HEAD + child.replace("ATTRIBUTE", "on_damage: skip"))
+    message = "the share of a dataset must be its percent, got the attribute 'weight' (did you mean"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(tmp_path, HEAD + child.replace("ATTRIBUTE", "weight: 2"))
     whole = HEAD + child.replace("ATTRIBUTE", "length: 1") + "seeed: 4\n"
     with pytest.raises(
         ConfigError, match=re.escape("line 5, column 1: arguments of MergedDataset")

@@ -202,6 +202,11 @@ def _check_known(kind: type, name: str, place: Place) -> None:
     """Check an attribute that an object of zindex does not have."""
     if name in _ATTRIBUTES:
         return
+    if name.lower().rstrip("s") in _PERCENTS:
+        raise place.error(
+            f"the share of a dataset must be its percent, got the attribute {name!r} (did you mean "
+            "'percent'?); correct it, or remove it beside a percent"
+        )
     arguments = list(inspect.signature(kind).parameters)
     if close := [name] if name in arguments else get_close_matches(name, arguments, 1, _LIKE):
         raise place.error(
