@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from zindex.maintenance.edits.edit import edit as edit
     from zindex.maintenance.edits.verify_journal import verify_journal as verify_journal
     from zindex.maintenance.repairs.repair import repair as repair
+    from zindex.reporting.report import report as report
     from zindex.store.open import open_store as open_store
     from zindex.store.verify import verify_store as verify_store
     from zindex.streaming.stream_loader import stream_loader as stream_loader

@@ -1,4 +1,4 @@
-"""Inspection commands: ``info``, ``ls``, ``trace``, ``find``, ``show`` and ``diff``."""
+"""Inspection commands: ``info``, ``ls``, ``trace``, ``find``, ``show``, ``diff``, ``report``."""
 
 from typing import Any
 
@@ -158,3 +158,51 @@ def diff_command(
 
     found = diff(first, second, states=states, split=split)
     return found.to_json(), "\n".join(found.to_lines()), 0 if found.is_same else 1
+
+
+@click.command("report")
+@click.argument("run_file", metavar="RUN.yaml")
+@click.argument("other", required=False, metavar="[OTHER.yaml]")
+@options.value("--output", metavar="FILE", help="HTML file to write; replaces an earlier report.")
+@_split
+@options.batches
+@options.value("--nodes", "num_nodes", type=int, help="Nodes with the ranks.  [default: 1]")
+@options.value(
+    "--loader-workers", "num_workers", type=int, help="Loader workers per rank.  [default: 2]"
+)
+@options.value("--prefetch", type=int, help="Batches each worker prefetches.  [default: 2]")
+@options.value("--cache-nbytes", type=int, help="Chunk cache of each worker.  [default: 268435456]")
+@options.value("--bandwidth", type=float, help="Bytes per second per node.  [default: 1e9]")
+@options.value("--latency", type=float, help="Seconds per request.  [default: 0.03]")
+@options.value(
+    "--samples", "num_shown", type=click.IntRange(0, 100), default=6, help="Samples to show."
+)
+@options.value("--tokenizer", metavar="FILE", help="Tokenizer, by default the saved one.")
+@options.summary()
+def report_command(
+    run_file: str,
+    other: str | None,
+    output: str | None,
+    split: str,
+    num_shown: int,
+    tokenizer: str | None,
+    **settings: Any,
+) -> tuple[dict[str, Any], str]:
+    """Report on a run, or compare two runs, in one HTML file.
+
+    The file loads nothing: mix, epochs, lengths, limits, shuffle tests, simulated reads of the
+    loaders, forecast of the build, and sample texts. With --json, prints the figures.
+    """
+    from zindex.reporting.report import report
+
+    found = report(
+        run_file,
+        other,
+        output=output,
+        split=split,
+        reads=settings,
+        num_shown=num_shown,
+        tokenizer=tokenizer or True,
+    )
+    written = [] if output is None else [f"report: {output}"]
+    return found.to_json(), "\n".join([*found.to_lines(), *written])

@@ -26,6 +26,7 @@ from zindex.cli.answers import (
     find_command,
     info_command,
     ls_command,
+    report_command,
     show_command,
     trace_command,
 )
@@ -457,6 +458,9 @@ def _find_quickstart() -> Path:
 
 
 _FILES = (convert, count, export, import_command, merge, tokenize_command)
-_ANSWERS = (diff_command, find_command, info_command, ls_command, show_command, trace_command)
+_ANSWERS = (
+    *(diff_command, find_command, info_command, ls_command, report_command, show_command),
+    trace_command,
+)
 for _command in (*_FILES, *_ANSWERS, bench, cluster, collect, edit, forget_command, lengths):
     main.add_command(_command)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Float64Array, Int64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError, StoreNotFoundError, VerificationError
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
@@ -34,6 +34,7 @@ from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import BuildPlan
 from zindex.plan.journal import RunState
 from zindex.plan.packing import PackingPlan
+from zindex.plan.segments import Segment
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.chunk_reader import Verify
 from zindex.store.commit import fingerprint
@@ -166,7 +167,7 @@ class RunOrder:
             )
         return None if store is None else replace(store, verify=self.verify)
 
-    def _open_blend(self, number: int) -> BlendArrays:
+    def open_blend(self, number: int) -> BlendArrays:
         """Return the arrays of a blend, opened once."""
         if number not in self._arrays:
             plan = self.plans[number]
@@ -198,11 +199,18 @@ class RunOrder:
     def is_searchable(self) -> bool:
         """Whether `find` reads few rows: otherwise it reads whole orders."""
         for number, plan in enumerate(self.plans):
-            self._open_blend(number)
+            self.open_blend(number)
             is_uniform = plan.order == "scalable" and plan.shuffle == "uniform"
             if is_uniform and self._inverses[number] is None:
                 return False
         return all(source.is_searchable for source in self.sources)
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Segments of the run, each drawn from one blend or from the only dataset."""
+        if self._state is not None:
+            return self._state.segments
+        return (Segment(0, len(self), 0, 0),)
 
     def __len__(self) -> int:
         if self._state is not None:
@@ -212,6 +220,18 @@ class RunOrder:
         [source] = self.sources
         arrays: Any = getattr(source, "arrays", None)
         return len(arrays.shuffle_index)
+
+    def target_shares(self, segment: Segment) -> Float64Array:
+        """Return the share of each dataset that the blend of a segment intends: (datasets,)."""
+        shares = np.zeros(len(self.paths))
+        if not self.plans:
+            shares[:] = 1
+        elif self._state is None:
+            shares[:] = self.plans[0].weights
+        else:
+            datasets = self._state.blends[segment.blend].datasets
+            shares[list(datasets)] = self.plans[segment.blend].weights
+        return shares
 
     @cached_property
     def labels(self) -> dict[str, str]:
@@ -279,7 +299,7 @@ class RunOrder:
 
     def _read_blend(self, number: int, positions: Int64Array) -> list[Int64Array]:
         """Return datasets and sample numbers at positions of a blend."""
-        plan, arrays = self.plans[number], self._open_blend(number)
+        plan, arrays = self.plans[number], self.open_blend(number)
         if plan.order == "scalable" and plan.shuffle == "keyed" and plan.stored == "minimal":
             return compute_draws(plan, positions)
         return [take(arrays.dataset_index, positions), take(arrays.dataset_sample_index, positions)]
@@ -366,7 +386,7 @@ class RunOrder:
                 dataset, draws = self._pools[number].find_draws(source, places)
             if not draws.size:
                 continue
-            arrays, inverse = self._open_blend(number), self._inverses[number]
+            arrays, inverse = self.open_blend(number), self._inverses[number]
             own = invert_blend(plan, arrays, dataset, np.unique(draws), inverse)
             found.append(own if self._state is None else self._segments.invert(number, own))
         return np.concatenate(found)

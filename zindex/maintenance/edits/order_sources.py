@@ -317,13 +317,13 @@ class CutSource:
 
     def parts_of(self, samples: Int64Array) -> SampleParts:
         """Return the document spans of samples, including the label of each span's last token."""
-        spans, base = self._spans_of(samples), self.base
+        spans, base = self.spans_of(samples), self.base
         found = base.parts_of_tokens(spans.starts, base.add_label(spans.stops))
         return found._replace(owners=spans.owners[found.owners])
 
     def documents_of(self, samples: Int64Array) -> SampleDocuments:
         """Return the documents of the tokens of samples."""
-        spans, base = self._spans_of(samples), self.base
+        spans, base = self.spans_of(samples), self.base
         parts = base.parts_of_tokens(spans.starts, base.add_label(spans.stops))
         return SampleDocuments.of_spans(
             len(samples), self.sequence_length, base.extra, spans, parts
@@ -331,11 +331,11 @@ class CutSource:
 
     def epochs_of(self, samples: Int64Array) -> Int64Array:
         """Return the epoch of the first token of each sample."""
-        spans = self._spans_of(samples)
+        spans = self.spans_of(samples)
         is_first = np.append(True, np.diff(spans.owners) > 0)
         return self.base.epochs_of_tokens(spans.starts[is_first])
 
-    def _spans_of(self, samples: Int64Array) -> TokenSpans:
+    def spans_of(self, samples: Int64Array) -> TokenSpans:
         """Return the spans of the base stream that make up each sample."""
         length = self.sequence_length
         return self._find_spans(samples * length, (samples + 1) * length)
