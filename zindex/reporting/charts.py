@@ -16,6 +16,8 @@ class Band(NamedTuple):
     """One band of a stacked chart."""
 
     name: str
+    #: Number of its color.
+    color: int
     #: Values of each window, and those that are intended.
     values: Sequence[float]
     targets: Sequence[float]
@@ -142,8 +144,8 @@ def stack(
     for number, band in enumerate(bands):
         bottoms = [max(0.0, top - value) for top, value in zip(tops, band.values, strict=True)]
         area = _steps(tops, width) + _back(bottoms, width) + "Z"
-        shapes.append(tag("path", d=area, class_=f"f{number}"))
-        names.append(((tops[-1] + bottoms[-1]) / 2, band.name, number))
+        shapes.append(tag("path", d=area, class_=f"f{band.color}"))
+        names.append(((tops[-1] + bottoms[-1]) / 2, band.name, band.color))
         ends = [end - value for end, value in zip(ends, band.targets, strict=True)]
         if number < len(bands) - 1:
             lines.append(tag("path", d=_steps(ends, width), class_="target"))

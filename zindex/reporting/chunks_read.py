@@ -6,8 +6,9 @@ import numpy as np
 
 from zindex import schema
 from zindex.arrays import Int64Array
+from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.inspection.answers.run_order import RunOrder
-from zindex.maintenance.edits.index_search import take
+from zindex.maintenance.edits.index_search import read_near, take
 from zindex.maintenance.edits.order_sources import (
     CutSource,
     OrderSource,
@@ -47,7 +48,9 @@ class ArrayReads(NamedTuple):
         return PAGE_NBYTES if self.form.flat else self.form.stride
 
 
-def find_chunks(order: RunOrder, positions: Int64Array) -> list[ArrayReads]:
+def find_chunks(
+    order: RunOrder, positions: Int64Array, max_computed_rows: int = MAX_COMPUTED_ROWS
+) -> list[ArrayReads]:
     """Return the chunks of all stored arrays that samples need.
 
     Parameters
@@ -56,6 +59,9 @@ def find_chunks(order: RunOrder, positions: Int64Array) -> list[ArrayReads]:
         The run.
     positions
         Shape (positions,), int64, ascending.
+    max_computed_rows
+        Rows up to which each process computes an index or blend instead of reading it, as in
+        ``GPTDatasetConfig``.
 
     Returns
     -------
@@ -63,12 +69,15 @@ def find_chunks(order: RunOrder, positions: Int64Array) -> list[ArrayReads]:
         One entry per array: blend, index and corpus. Arrays that are computed, mapped like an
         ``.idx`` file, or loaded once, like the records of edits, are not listed.
     """
-    reads = [*_find_blend_chunks(order, positions)]
+    reads = [*_find_blend_chunks(order, positions, max_computed_rows)]
     sources, places = order.find_draws(positions)
     parts = order.read(positions).parts
     for number in np.unique(sources).tolist():
         rows = np.flatnonzero(sources == number)
-        reads += _find_index_chunks(order.sources[number], rows, places[rows])
+        source: Any = order.sources[number]
+        plan = source.base.plan if isinstance(source, CutSource) else source.plan
+        if plan.num_build_rows > max_computed_rows or isinstance(source, PackedSource):
+            reads += _find_index_chunks(source, rows, places[rows])
     datasets = order.dataset_of[sources][parts.owners]
     opened = {int(order.dataset_of[k]): source for k, source in enumerate(order.sources)}
     for dataset in np.unique(datasets).tolist():
@@ -77,10 +86,14 @@ def find_chunks(order: RunOrder, positions: Int64Array) -> list[ArrayReads]:
     return [read for read in reads if read.owners.size]
 
 
-def _find_blend_chunks(order: RunOrder, positions: Int64Array) -> list[ArrayReads]:
+def _find_blend_chunks(
+    order: RunOrder, positions: Int64Array, max_computed_rows: int
+) -> list[ArrayReads]:
     """Return the chunks of the blends of a run."""
     reads = []
     for segment in order.segments if order.plans else ():
+        if order.plans[segment.blend].num_build_rows <= max_computed_rows:
+            continue
         rows = np.flatnonzero((positions >= segment.start) & (positions < segment.stop))
         own = positions[rows] - segment.start + segment.offset
         arrays = order.open_blend(segment.blend)
@@ -131,9 +144,7 @@ def _find_token_chunks(source: OrderSource, parts: SampleParts) -> list[ArrayRea
         spans = parts.owners, parts.documents, parts.documents + 2
         reads = _expand("offset", offsets, *spans)
         return [*reads, *_expand("tokens", tokens, parts.owners, firsts, firsts + lengths)]
-    documents, places = np.unique(parts.documents, return_inverse=True)
-    found = [reader.sequence_offsets(row, row + 1)[0] for row in documents.tolist()]
-    firsts = np.array(found, np.int64)[places] + parts.starts
+    firsts = read_near(reader.sequence_offsets, parts.documents) + parts.starts
     dtype = source.source.token_dtype
     form = ArrayFiles.flat_file(f"{source.path}.bin", reader.num_tokens * dtype.itemsize, dtype)
     return [_expand_spans("tokens", form, parts.owners, firsts, firsts + lengths)]

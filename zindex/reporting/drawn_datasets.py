@@ -26,7 +26,7 @@ class DatasetFigures:
     #: Short name, and path.
     name: str
     path: str
-    #: Share of the samples that the weights intend, over the whole run; None without a blend.
+    #: Share of the samples that the weights intend in the whole run; None without a blend.
     target: float | None
     #: Samples drawn, whether that is an estimate, and their share of the run.
     num_samples: int
@@ -73,7 +73,9 @@ def describe_datasets(
     blended = {row.dataset: row for blend in blends for row in blend.rows}
     paths = order.paths if order else tuple(blended or rows)
     labels, sizes = label_paths(paths), [_size_epoch(rows.get(path), order, path) for path in paths]
-    targets = mean_targets(order).tolist() if order and blends else [None] * len(paths)
+    targets = [blended[path].share if path in blended else None for path in paths]
+    if order and blends:
+        targets = mean_targets(order).tolist()
     found = [
         DatasetFigures(
             name=labels[path],

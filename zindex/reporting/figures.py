@@ -58,7 +58,7 @@ class RunFigures:
     datasets: tuple[DatasetFigures, ...]
     limits: tuple[Limit, ...]
     tests: tuple[ShuffleTest, ...] = ()
-    #: Positions and places in its dataset of some samples of the most drawn dataset.
+    #: Positions, and places in the dataset, of samples of the one with the most documents read.
     points: tuple[tuple[int, float], ...] = ()
     points_dataset: str = ""
     mix: MixFigures | None = None
@@ -175,8 +175,9 @@ def _open_orders(
 
 
 def _pick_points(seen: Observations, names: Sequence[str]) -> dict[str, Any]:
-    """Return positions and places of samples of the most drawn dataset, evenly spread."""
-    dataset = int(np.argmax(np.bincount(seen.datasets)))
+    """Return positions and places of samples of the dataset with the most documents read."""
+    pairs = np.unique(np.stack([seen.datasets, seen.documents]), axis=1)
+    dataset = int(np.argmax(np.bincount(pairs[0])))
     rows = np.flatnonzero(seen.datasets == dataset)
     if len(rows) > _MAX_POINTS:
         # Random rows, because regular ones may hide or show regular orders.

@@ -14,7 +14,7 @@ MAX_OBSERVED = 1 << 16
 # Longer runs are read in this many blocks of consecutive positions.
 _NUM_BLOCKS = 64
 # Positions read per call.
-_READ_LENGTH = 1 << 12
+_READ_LENGTH = 1 << 14
 
 
 class Observations(NamedTuple):

@@ -38,7 +38,7 @@ def make_page(runs: Sequence[RunFigures], difference: RunDifference | str | None
     num_rows = MAX_ROWS // len(runs)
     every: list[Section] = [
         ("overview", "Overview", sections.overview),
-        ("mix", "Mix and epochs", sections.mix),
+        ("mix", "Mix and epochs", partial(sections.mix, colors=sections.choose_colors(runs))),
         ("datasets", "Datasets", partial(sections.datasets, max_rows=num_rows)),
         ("lengths", "Lengths and fill", sections.lengths),
         ("order", "Shuffle", sections.shuffle),

@@ -10,6 +10,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError
+from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.steps import Steps
 from zindex.plan.settings import check_whole
@@ -43,6 +44,8 @@ class ReadSettings:
     bandwidth: float = 1e9
     latency: float = 0.03
     num_requests: int = 64
+    #: Rows up to which each process computes an index or blend instead of reading it.
+    max_computed_rows: int = MAX_COMPUTED_ROWS
 
     def __post_init__(self) -> None:
         for name in ("num_nodes", "num_workers", "prefetch", "num_requests"):
@@ -309,9 +312,10 @@ def simulate_reads(
     -----
     Reads are those of ``zindex.loader`` from object stores: whole inner chunks, neighboring ones
     in one request, and an LRU cache per worker. Stores on a file system are treated alike, so the
-    figures also give the pages that a shared file system must deliver. Reading ahead of the
-    sequential blend arrays is not simulated. Time: a round of requests of a batch takes the
-    latency, all bytes of a node share its bandwidth.
+    figures also give the pages that a shared file system must deliver. Not simulated: read-ahead of
+    sequentially read blends, which moves reads to earlier batches, and the lengths of documents
+    that each process reads once to compute a small index. Time: a round of requests of a batch
+    takes the latency, all bytes of a node share its bandwidth.
     """
     size = settings.global_batch_size
     num_run_steps = len(order) // size
@@ -323,7 +327,7 @@ def simulate_reads(
     steps = settings.steps
     num_steps = min(num_run_steps, max(1, max_samples // size))
     positions = np.arange(num_steps * size)
-    reads = find_chunks(order, positions)
+    reads = find_chunks(order, positions, settings.max_computed_rows)
     turn = settings.num_ranks * (settings.micro_batch_size or size // settings.num_ranks)
     batches = positions // turn * settings.num_ranks + steps.ranks_of(positions)
     table = _make_table(reads, batches)

@@ -136,14 +136,15 @@ def _check_output(output: str | os.PathLike[str]) -> Path:
 
 def _summary_lines(run: RunFigures) -> list[str]:
     """Format the most important figures of one run."""
-    count = "no common order" if run.num_samples is None else count_noun(run.num_samples, "sample")
-    lines = [fit(f"{run.split} of {run.name}: {count} of {run.sequence_length:,} tokens")]
+    count = "datasets" if run.num_samples is None else count_noun(run.num_samples, "sample")
+    lines = [fit(f"{run.split} of {run.name}: {count}, {run.sequence_length:,} tokens per sample")]
     if run.problem is not None:
         lines += [f"  {line}" for line in textwrap.wrap(run.problem, WIDTH - 2)]
     elif not run.is_exact:
         lines.append(f"  {run.num_observed:,} samples read, evenly spread")
     if run.mix is not None:
-        lines.append(f"  mix: within {format_share(run.mix.largest_deviation)} of the weights")
+        points = f"{100 * run.mix.largest_deviation:.2g} percentage points"
+        lines.append(f"  mix: within {points} of the weights in every part of the run")
     epochs = [item for item in run.datasets if item.num_epochs is not None]
     if epochs:
         most = max(epochs, key=lambda item: item.num_epochs or 0.0)

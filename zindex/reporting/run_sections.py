@@ -73,7 +73,8 @@ def reads(run: RunFigures) -> Html | None:
         soft(
             "Simulated from the order of this run and the chunks and shards of its stores, as "
             "zindex.loader reads them from object storage: whole chunks, neighboring ones in one "
-            "request, and a cache per worker that is empty at first. Time is that of reading only."
+            "request, and a cache per worker that is empty at first. Small indices are computed, "
+            "not read. Time is that of reading only."
             + (" Compressed chunks count with their size in memory." * found.is_compressed)
         ),
     )
@@ -82,9 +83,10 @@ def reads(run: RunFigures) -> Html | None:
 def _describe_settings(found: ReadFigures) -> str:
     """Return the settings of a simulation in words."""
     own = found.settings
+    first = f"The first {found.num_steps:,} of "
     return (
-        f"The first {found.num_steps:,} of {count_noun(found.num_run_steps, 'step')} of "
-        f"{own.global_batch_size:,} samples: {count_noun(own.num_ranks, 'rank')} on "
+        f"{first if found.num_steps < found.num_run_steps else 'All '}"
+        f"{count_noun(found.num_run_steps, 'step')} of {own.global_batch_size:,} samples: {count_noun(own.num_ranks, 'rank')} on "
         f"{count_noun(own.num_nodes, 'node')}, {count_noun(own.num_workers, 'loader worker')} per "
         f"rank that {'prefetches' if own.num_workers == 1 else 'prefetch'} "
         f"{count_noun(own.prefetch, 'batch', 'batches')} each, a cache of "
@@ -188,8 +190,9 @@ def samples(run: RunFigures) -> Html | None:
     """Return samples with the borders of their documents."""
     if not run.samples:
         return None
+    problem = run.samples_problem
     return join(
-        soft(f"Shown as token numbers: {run.samples_problem}.") if run.samples_problem else None,
+        soft(f"Shown as token numbers: {shorten(problem)}.") if problem else None,
         *(_show_sample(sample) for sample in run.samples),
     )
 

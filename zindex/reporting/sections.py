@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from zindex.inspection.tables.formatting import (
     count_noun,
@@ -26,12 +26,13 @@ from zindex.reporting.elements import (
 )
 from zindex.reporting.figures import RunFigures
 from zindex.reporting.markup import Html, join, tag
+from zindex.reporting.mix import MAX_BANDS
 from zindex.reporting.shuffle_quality import ShuffleTest
 
 #: Datasets in tables and bars before those that are added up.
 MAX_SHOWN = 20
 # Datasets whose lengths have a chart.
-_MAX_CHARTS = 6
+_MAX_CHARTS = 5
 
 _VERDICTS = {
     "good": "random",
@@ -78,7 +79,18 @@ def _describe_sampling(run: RunFigures) -> str:
     )
 
 
-def mix(run: RunFigures) -> Html | None:
+def choose_colors(runs: Sequence[RunFigures]) -> dict[str, int]:
+    """Return the colors of datasets, the same one for the same dataset of two runs."""
+    colors: dict[str, int] = {}
+    for run in runs:
+        names = [] if run.mix is None else [run.datasets[k].path for k in run.mix.datasets]
+        used = {colors[name] for name in names if name in colors}
+        free = (color for color in range(MAX_BANDS) if color not in used)
+        colors |= {name: next(free) for name in names if name not in colors}
+    return colors
+
+
+def mix(run: RunFigures, colors: Mapping[str, int]) -> Html | None:
     """Return the mix of a run over its positions, and the epochs of its datasets."""
     shown = sorted(run.datasets, key=lambda item: -item.num_samples)[:MAX_SHOWN]
     repeats = [
@@ -96,17 +108,20 @@ def mix(run: RunFigures) -> Html | None:
     if run.mix is None:
         return epochs
     found, names = run.mix, [run.datasets[number].name for number in run.mix.datasets]
+    numbers = [colors[run.datasets[number].path] for number in found.datasets]
     if found.has_rest:
+        numbers.append(MAX_BANDS)
         names.append(count_noun(len(run.datasets) - len(names), "other"))
     bands = [
-        Band(shorten(name), *zip(*pairs, strict=True))
-        for name, pairs in zip(
+        Band(shorten(name), color, shares, targets)
+        for name, color, shares, targets in zip(
             names,
-            ([(share[k], aim[k]) for share, aim in zip(found.shares, found.targets, strict=True)]
-             for k in range(len(names))),
+            numbers,
+            zip(*found.shares, strict=True),
+            zip(*found.targets, strict=True),
             strict=True,
         )
-    ]  # fmt: skip
+    ]
     titles = [
         f"about position {position:,}\n"
         + "\n".join(
@@ -136,26 +151,27 @@ def datasets(run: RunFigures, max_rows: int) -> Html:
     """Return the table of datasets, the most drawn ones first."""
     ordered = sorted(run.datasets, key=lambda item: -item.num_samples)
     rows = [_dataset_row(item) for item in ordered[:max_rows]]
-    others = ordered[MAX_SHOWN:]
-    rest = _sum_row(others)
-    headers = (
-        "dataset", "weight", "share", "samples", "epochs", "repeated", "documents", "tokens",
-        "mean length", "limit",
-    )  # fmt: skip
+    kept = [k for k in range(len(_HEADERS)) if any(row[k].text for row in rows)]
+    rest = _sum_row(ordered[MAX_SHOWN:])
     hidden = len(ordered) - len(rows)
     return panel(
         None,
-        table(headers, rows, num_shown=MAX_SHOWN, rest=rest, text_columns=(0,)),
+        table(
+            [_HEADERS[k] for k in kept],
+            [[row[k] for k in kept] for row in rows],
+            num_shown=MAX_SHOWN,
+            rest=[rest[k] for k in kept],
+        ),
         soft(f"{hidden:,} more datasets are in the JSON.") if hidden else None,
     )
 
 
-def _dataset_row(item: DatasetFigures) -> list[object]:
+def _dataset_row(item: DatasetFigures) -> list[Cell]:
     """Return the cells of a dataset."""
     mark, epochs = "~" * item.is_estimate, item.num_epochs
     repeated, length = item.repeated_share, item.num_tokens / max(1, item.num_documents)
     return [
-        tag("span", shorten(item.name), title=shorten(item.path)),
+        Cell(tag("span", shorten(item.name), title=shorten(item.path))),
         Cell("" if item.target is None else format_share(item.target), item.target or 0.0),
         Cell(mark + format_share(item.share), item.share),
         Cell(mark + format_count(item.num_samples), item.num_samples),
@@ -164,7 +180,7 @@ def _dataset_row(item: DatasetFigures) -> list[object]:
         Cell(format_count(item.num_documents), item.num_documents),
         Cell(format_count(item.num_tokens), item.num_tokens),
         Cell(f"{length:,.0f}", length),
-        "max_epochs" if item.is_capped else "",
+        Cell("max_epochs" if item.is_capped else ""),
     ]
 
 
@@ -186,6 +202,10 @@ def _sum_row(items: Sequence[DatasetFigures]) -> list[object]:
     ]
 
 
+_HEADERS = (
+    *("dataset", "weight", "share", "samples", "epochs", "repeated", "documents", "tokens"),
+    *("mean length", "limit"),
+)
 _SUMMED = ("num_samples", "num_documents", "num_tokens")
 
 
@@ -218,7 +238,7 @@ def _length_panel(item: DatasetFigures, low: int, high: int, sequence_length: in
     ]
     place = _place(steps, sequence_length)
     powers = [edge for edge in steps if edge.bit_count() == 1]
-    step = max(1, -(-len(powers) // 5))
+    step = max(1, -(-len(powers) // 4))
     ticks = [(_place(steps, power) or 0.0, format_count(power)) for power in powers[::step]]
     about = "" if own.is_exact else "about "
     words = (

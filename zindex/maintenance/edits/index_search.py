@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 # Maximum number of value runs for which comparing a block with each is faster than a search.
 _MAX_RUNS = 8
 _NUM_THREADS = 4
-# Rows of boundaries that are read at once, about a page.
+# Rows that are read at once, about a page.
 _BLOCK_ROWS = 512
 
 #: An array of an index, stored or in memory.
@@ -68,6 +68,16 @@ def open_lengths(source: LengthSource) -> Callable[[Int64Array], Int64Array]:
         return file.read_spans(starts, starts + width).view(dtype).astype(np.int64)
 
     return read
+
+
+def read_near(read: Callable[[int, int], AnyArray], rows: Int64Array) -> Int64Array:
+    """Return values by row from a function that reads spans, one span for rows near each other."""
+    numbers, places = np.unique(rows, return_inverse=True)
+    groups = np.split(numbers, np.flatnonzero(np.diff(numbers) > _BLOCK_ROWS) + 1)
+    spans = [(own, read(int(own[0]), int(own[-1]) + 1)) for own in groups if own.size]
+    found = [np.empty(0, np.int64), *(values[own - own[0]] for own, values in spans)]
+    values: Int64Array = np.concatenate(found).astype(np.int64)[places]
+    return values
 
 
 def search_sorted(boundaries: Rows, values: Int64Array, most: int) -> Int64Array:
