@@ -13,6 +13,7 @@ from zindex.inspection.answers.documents import Decoder, as_decoder
 from zindex.inspection.answers.run_order import RunLike, RunOrder
 from zindex.inspection.tables.blend_table import largest_rows
 from zindex.inspection.tables.plan_table import PlanReport, report_run
+from zindex.plan.settings import check_whole
 from zindex.reporting.drawn_datasets import DatasetFigures, describe_datasets
 from zindex.reporting.limits import Limit, find_limits
 from zindex.reporting.mix import (
@@ -101,6 +102,7 @@ def measure_run(
     PlanError
         If the split has no samples.
     """
+    check_whole("max_observed", max_observed, 64)
     config = as_config(run)
     name = str(run) if isinstance(run, str | os.PathLike) else "run"
     plan = report_run(config)

@@ -80,10 +80,11 @@ def choose_positions(num_positions: int, max_observed: int) -> tuple[Int64Array,
     """
     if num_positions <= max_observed:
         return np.arange(num_positions), np.zeros(num_positions, np.int64)
-    length = max(2, max_observed // 2 // _NUM_BLOCKS)
-    starts = np.linspace(0, num_positions - length, _NUM_BLOCKS).astype(np.int64)
+    num_blocks = min(_NUM_BLOCKS, max(1, max_observed // 4))
+    length = max(1, max_observed // 2 // num_blocks)
+    starts = np.linspace(0, num_positions - length, num_blocks).astype(np.int64)
     positions = (starts[:, None] + np.arange(length)).reshape(-1)
-    return positions, np.repeat(np.arange(_NUM_BLOCKS), length)
+    return positions, np.repeat(np.arange(num_blocks), length)
 
 
 def observe(order: RunOrder, max_observed: int = MAX_OBSERVED) -> Observations:

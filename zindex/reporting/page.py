@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zindex.inspection.answers.diff import RunDifference
 from zindex.reporting import run_sections, sections
-from zindex.reporting.elements import shorten
+from zindex.reporting.elements import shorten, soft
 from zindex.reporting.figures import RunFigures
 from zindex.reporting.markup import Html, join, tag
 
@@ -72,7 +72,8 @@ def _with_names(runs: Sequence[RunFigures], contents: Sequence[Html | None]) -> 
         tag(
             "div",
             tag("h3", f"{letter}: {shorten(run.name)}"),
-            content or tag("p", "nothing to show"),
+            content or soft("nothing to show"),
+            class_="run",
         )
         for letter, run, content in zip("AB", runs, contents, strict=True)
     ]

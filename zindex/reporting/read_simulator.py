@@ -50,7 +50,9 @@ class ReadSettings:
     def __post_init__(self) -> None:
         for name in ("num_nodes", "num_workers", "prefetch", "num_requests"):
             check_whole(name, getattr(self, name), 1)
-        check_whole("cache_nbytes", self.cache_nbytes, 0)
+        for name in ("cache_nbytes", "max_computed_rows"):
+            check_whole(name, getattr(self, name), 0)
+        self.steps.positions_of(0)  # checks the sizes of batches
         if self.num_ranks % self.num_nodes:
             raise ConfigError(
                 f"nodes must have equally many ranks, got {self.num_ranks} ranks on "

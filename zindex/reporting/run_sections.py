@@ -86,11 +86,11 @@ def _describe_settings(found: ReadFigures) -> str:
     first = f"The first {found.num_steps:,} of "
     return (
         f"{first if found.num_steps < found.num_run_steps else 'All '}"
-        f"{count_noun(found.num_run_steps, 'step')} of {own.global_batch_size:,} samples: {count_noun(own.num_ranks, 'rank')} on "
-        f"{count_noun(own.num_nodes, 'node')}, {count_noun(own.num_workers, 'loader worker')} per "
-        f"rank that {'prefetches' if own.num_workers == 1 else 'prefetch'} "
-        f"{count_noun(own.prefetch, 'batch', 'batches')} each, a cache of "
-        f"{format_nbytes(own.cache_nbytes)} per worker, {own.bandwidth / 1e9:g} GB/s per node and "
+        f"{count_noun(found.num_run_steps, 'step')} of {own.global_batch_size:,} samples: "
+        f"{count_noun(own.num_ranks, 'rank')} on {count_noun(own.num_nodes, 'node')}, "
+        f"{count_noun(own.num_workers, 'loader worker')} per rank, each with "
+        f"{count_noun(own.prefetch, 'batch', 'batches')} ahead and a cache of "
+        f"{format_nbytes(own.cache_nbytes)}, {own.bandwidth / 1e9:g} GB/s per node and "
         f"{format_seconds(own.latency)} per request."
     )
 

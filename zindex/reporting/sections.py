@@ -27,7 +27,7 @@ from zindex.reporting.elements import (
 from zindex.reporting.figures import RunFigures
 from zindex.reporting.markup import Html, join, tag
 from zindex.reporting.mix import MAX_BANDS
-from zindex.reporting.shuffle_quality import ShuffleTest
+from zindex.reporting.shuffle_quality import BAD, UNUSUAL, ShuffleTest
 
 #: Datasets in tables and bars before those that are added up.
 MAX_SHOWN = 20
@@ -305,7 +305,7 @@ def shuffle(run: RunFigures) -> Html | None:
     return join(
         soft(
             "The null hypothesis is that the samples of each dataset are in random order. A "
-            "p-value below 0.0001 is called not random, one below 0.01 unusual."
+            f"p-value below {UNUSUAL:g} is called unusual, one below {BAD:g} not random."
         ),
         panel(None, *map(_show_test, run.tests)),
         panel(

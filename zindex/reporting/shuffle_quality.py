@@ -15,7 +15,7 @@ from zindex.reporting.observations import Observations
 from zindex.reporting.significance import chi_square_tail, normal_tails
 
 #: Results with a smaller p-value are bad; those with one below `UNUSUAL` are unusual.
-BAD, UNUSUAL = 1e-4, 1e-2
+BAD, UNUSUAL = 1e-6, 1e-3
 # Distances of draws whose places are compared.
 _LAGS = (1, 2, 4, 8, 16, 32)
 # Maximum number of spans of a dataset and of the run, and expected samples in each pair of them.
