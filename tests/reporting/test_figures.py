@@ -90,6 +90,7 @@ def test_runs_without_blends(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     assert found.problem is not None
     assert found.problem.startswith("datasets that are not blended have no common order")
     assert (found.num_samples, found.mix, found.reads) == (None, None, None)
+    assert [sample.dataset for sample in found.samples] == ["a"] * 3 + ["b"] * 3
     assert found.num_observed == sum(item.num_samples for item in found.datasets)
     assert {test.name for test in found.tests} == {"uniformity", "locality", "batches"}
 

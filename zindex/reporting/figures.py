@@ -141,13 +141,13 @@ def measure_run(
             tests=tuple(measure_shuffle(seen, mixes)),
             fill=measure_fill(seen),
             **_pick_points(seen, [item.name for item in datasets]),
+            **_show(orders[:num_shown], num_shown, tokenizer),
         )
     if order is not None and seen is not None:
         figures = replace(
             figures,
             mix=measure_mix(order, seen) if order.plans else None,
             **_simulate(order, reads or {}),
-            **_show(order, num_shown, tokenizer),
         )
     return figures
 
@@ -199,14 +199,19 @@ def _simulate(order: RunOrder, settings: ReadSettings | Mapping[str, Any]) -> di
         return {"reads_problem": str(error)}
 
 
-def _show(order: RunOrder, num_shown: int, tokenizer: Any) -> dict[str, Any]:
-    """Return samples with their texts, if there is a tokenizer."""
+def _show(orders: Sequence[RunOrder], num_shown: int, tokenizer: Any) -> dict[str, Any]:
+    """Return samples of orders with their texts, if there is a tokenizer."""
     problem = None
     try:
-        decode: Decoder | None = as_decoder(tokenizer, order.paths)
+        decode: Decoder | None = as_decoder(
+            tokenizer, [path for own in orders for path in own.paths]
+        )
     except ConfigError as error:
         if tokenizer is not True:
             raise
         decode, problem = None, str(error)
-    positions = choose_shown(len(order), num_shown)
-    return {"samples": show_samples(order, positions, decode), "samples_problem": problem}
+    shown: list[ShownSample] = []
+    for order in orders:
+        positions = choose_shown(len(order), num_shown // len(orders))
+        shown += show_samples(order, positions, decode)
+    return {"samples": tuple(shown), "samples_problem": problem}

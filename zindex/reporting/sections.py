@@ -50,8 +50,8 @@ def overview(run: RunFigures) -> Html:
     worst = next((each for each in ("bad", "unusual") if each in verdicts), "good")
     num_samples = run.num_samples
     rows = [
-        ("none in common" if num_samples is None else format_count(num_samples), "samples"),
-        (format_count((num_samples or 0) * run.sequence_length), "tokens") if num_samples else None,
+        (format_count(num_samples), "samples") if num_samples else None,
+        (format_count(num_samples * run.sequence_length), "tokens") if num_samples else None,
         (count_noun(len(run.datasets), "dataset"), f"of {run.split}"),
         (format_epochs(max(drawn)), "most epochs of a dataset") if drawn else None,
         (_VERDICTS[worst] if verdicts else "not read", "order of the samples"),
@@ -328,7 +328,7 @@ def _show_test(test: ShuffleTest) -> Html:
         unit = "pairs" if test.statistic_name == "z" else "degrees of freedom"
         numbers = (
             f"{test.statistic_name} {test.statistic:,.1f}, {test.degrees:,} {unit}, "
-            f"p-value {format_p(test.p_value)}"
+            f"p {format_p(test.p_value)}"
         )
     verdict = tag("span", _VERDICTS[test.verdict], class_=f"badge {test.verdict}")
     words = tag("div", tag("b", test.name), tag("br"), test.question, " ", tag("b", test.words))
