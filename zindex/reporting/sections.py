@@ -305,7 +305,7 @@ def shuffle(run: RunFigures) -> Html | None:
     return join(
         soft(
             "The null hypothesis is that the samples of each dataset are in random order. A "
-            f"p-value below {UNUSUAL:g} is called unusual, one below {BAD:g} not random."
+            f"p-value below {UNUSUAL:.3f} is called unusual, one below {BAD:.6f} not random."
         ),
         panel(None, *map(_show_test, run.tests)),
         panel(

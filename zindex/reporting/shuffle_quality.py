@@ -60,20 +60,17 @@ class ShuffleTest:
         """The result in plain words."""
         if self.p_value is None:
             return "Too few samples to test."
-        once = f"a random order looks like this once in {1 / max(self.p_value, 1e-12):,.0f} times"
+        rarity = f"{1 / max(self.p_value, BAD):,.0f}"
         return {
             "good": "Indistinguishable from a random order.",
             "even": "More even than a random order.",
-            "unusual": f"Unusual, not alarming: {once}.",
-            "bad": f"Not random: {once if self.p_value > 1e-12 else _NEVER}.",
+            "unusual": f"Unusual: one in {rarity} random orders looks like this.",
+            "bad": f"Not random: fewer than one in {rarity} random orders look like this.",
         }[self.verdict]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields, verdict and words as JSON values."""
         return asdict(self) | {"verdict": self.verdict, "words": self.words}
-
-
-_NEVER = "a random order practically never looks like this"
 
 
 def measure_shuffle(seen: Observations, mixes: Sequence[tuple[int, int]] = ()) -> list[ShuffleTest]:
