@@ -27,6 +27,7 @@ def test_figures(kind: str, seed: int, tmp_path: Path, write_corpus: WriteCorpus
     found = measure_run(run.config, split=run.split)
     size = len(run.samples)
     assert (found.num_samples, found.num_observed, found.is_exact) == (size, size, True)
+    assert found.num_tokens == sum(len(sample.tokens) for sample in run.samples)
     assert found.problem is None
     for number, item in enumerate(found.datasets):
         own = [sample for sample in run.samples if sample.dataset == number]

@@ -50,6 +50,8 @@ class RunFigures:
     plan: PlanReport
     #: Samples of the run; None if its order cannot be read and no blend is planned.
     num_samples: int | None
+    #: Tokens of these samples without padding, an estimate unless all were read.
+    num_tokens: int | None
     sequence_length: int
     num_edits: int
     #: Why the order was not read; None if it was.
@@ -121,26 +123,32 @@ def measure_run(
     datasets = describe_datasets(config, plan, split, order, seen)
     blend = next((each for each in plan.blends if each.split == split), None)
     num_samples = len(order) if order else blend.num_samples if blend else None
+    num_tokens = None if num_samples is None else num_samples * config.sequence_length
+    if order is not None and seen is not None:  # edits may change the length of samples
+        num_tokens = round(seen.num_inputs.mean() * len(order))
     figures = RunFigures(
         name=name,
         split=split,
         plan=plan,
         num_samples=num_samples,
+        num_tokens=num_tokens,
         sequence_length=config.sequence_length,
         num_edits=order.num_edits if order else 0,
         problem=problem,
         num_observed=0 if seen is None else len(seen.positions),
         datasets=datasets,
-        limits=find_limits(config, split, num_samples, datasets),
+        limits=find_limits(config, split, num_samples, num_tokens, datasets),
     )
     if seen is not None:
         segments = order.segments if order and order.plans else ()
         mixes = [(each.start, each.stop) for each in segments]
+        names = {item.path: item.name for item in datasets}
+        paths = [path for each in orders for path in each.paths]
         figures = replace(
             figures,
             tests=tuple(measure_shuffle(seen, mixes)),
             fill=measure_fill(seen),
-            **_pick_points(seen, [item.name for item in datasets]),
+            **_pick_points(seen, [names[path] for path in paths]),
             **_show(orders[:num_shown], num_shown, tokenizer),
         )
     if order is not None and seen is not None:

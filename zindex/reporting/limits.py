@@ -47,7 +47,11 @@ class Limit:
 
 
 def find_limits(
-    config: RunConfig, split: str, num_samples: int | None, datasets: Sequence[Drawn]
+    config: RunConfig,
+    split: str,
+    num_samples: int | None,
+    num_tokens: int | None,
+    datasets: Sequence[Drawn],
 ) -> tuple[Limit, ...]:
     """Return the limits of a split of a run.
 
@@ -55,22 +59,22 @@ def find_limits(
     ----------
     config, split
         The run.
-    num_samples
-        Samples of the run; None without a common order.
+    num_samples, num_tokens
+        Samples and tokens of the run; None without a common order.
     datasets
         Its datasets.
     """
     length = config.sequence_length
     limits = []
     wanted = config.samples.get(split)
-    if num_samples is not None:
+    if num_samples is not None and num_tokens is not None:
         setting = "" if wanted is None else f"{wanted:,}"
-        holds = f"{num_samples:,} samples, {format_count(num_samples * length)} tokens"
+        holds = f"{num_samples:,} samples, {format_count(num_tokens)} tokens"
         limits.append(Limit("samples", setting, holds))
     epoch = sum(item.num_tokens for item in datasets)
     holds = f"{format_count(epoch)} tokens, about {format_count(epoch // length)} samples"
-    if num_samples is not None and epoch:
-        holds += f"; the run has {format_epochs(num_samples * length / epoch)} times as many"
+    if num_tokens is not None and epoch:
+        holds += f"; the run has {format_epochs(num_tokens / epoch)} times as many"
     limits.append(Limit("one epoch of all datasets", "", holds))
     limits += _find_budgets(config)
     if config.blend_kind is not None:

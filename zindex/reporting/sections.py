@@ -51,7 +51,7 @@ def overview(run: RunFigures) -> Html:
     num_samples = run.num_samples
     rows = [
         (format_count(num_samples), "samples") if num_samples else None,
-        (format_count(num_samples * run.sequence_length), "tokens") if num_samples else None,
+        (format_count(run.num_tokens), "tokens") if run.num_tokens else None,
         (count_noun(len(run.datasets), "dataset"), f"of {run.split}"),
         (format_epochs(max(drawn)), "most epochs of a dataset") if drawn else None,
         (_VERDICTS[worst] if verdicts else "not read", "order of the samples"),
