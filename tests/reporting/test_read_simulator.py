@@ -188,6 +188,7 @@ def test_time_and_small_indices(tmp_path: Any, write_corpus: WriteCorpus) -> Non
     assert far.limited_by == "latency"
     # Small indices are computed, so there are two rounds of requests: offsets, then tokens.
     assert far.first_batch_seconds == pytest.approx(10.0, abs=1e-3)
+    assert 10 < far.ahead_seconds < 20.001  # two batches of each worker
     assert {name for name, nbytes in far.array_nbytes.items() if nbytes} == {"offset", "tokens"}
     with pytest.raises(ConfigError, match="the run has 401 samples and a step 512"):
         simulate_reads(order, ReadSettings(512))

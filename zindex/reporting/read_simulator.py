@@ -152,8 +152,9 @@ class ReadFigures:
     useful_nbytes: int
     #: Whether some chunks are compressed: bytes are those before compression.
     is_compressed: bool
-    #: Seconds to the first batch: of the slowest node.
+    #: Seconds to the first batch, and until every worker has read ahead: of the slowest node.
     first_batch_seconds: float
+    ahead_seconds: float
     #: Seconds of reading per step once the caches are warm, and which resource it waits for.
     step_seconds: float
     limited_by: str
@@ -381,6 +382,12 @@ def _summarize(
     first_waits = np.zeros(settings.num_nodes)
     np.maximum.at(first_waits, nodes, waits * (turns == 0))
     first_seconds = first_waits + opening / settings.bandwidth
+    is_ahead = turns < settings.num_workers * settings.prefetch
+    workers_of = ranks * settings.num_workers + turns % settings.num_workers
+    ahead_waits = np.bincount(workers_of, waits * is_ahead, len(simulation.workers))
+    ahead_nbytes = np.bincount(nodes, nbytes * is_ahead, settings.num_nodes)
+    by_node = ahead_waits.reshape(settings.num_nodes, -1).max(1)
+    ahead_seconds = by_node + ahead_nbytes / settings.bandwidth
     later = steps >= num_steps // 2
     num_later = num_steps - num_steps // 2
     transfer = by_step[:, num_steps // 2 :].mean(1).max() / settings.bandwidth
@@ -402,6 +409,7 @@ def _summarize(
         useful_nbytes=sum(each.useful_nbytes for each in reads if each.name == "tokens"),
         is_compressed=any(not each.form.chain.plain for each in reads),
         first_batch_seconds=float(first_seconds.max()),
+        ahead_seconds=float(ahead_seconds.max()),
         step_seconds=float(max(transfer, waiting)),
         limited_by="bandwidth" if transfer >= waiting else "latency",
         other_caches=others,

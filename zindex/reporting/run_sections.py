@@ -48,6 +48,7 @@ def reads(run: RunFigures) -> Html | None:
     per_node = found.num_steps * len(found.nodes)
     rows = [
         (format_seconds(found.first_batch_seconds), "to the first batch"),
+        (format_seconds(found.ahead_seconds), "until all batches ahead are read"),
         (format_seconds(found.step_seconds), f"reading per step, limited by {found.limited_by}"),
         (format_nbytes(round(found.nbytes / per_node)), "per step and node"),
         (f"{found.num_requests / per_node:,.1f}", "requests per step and node"),
