@@ -86,7 +86,7 @@ def _describe_settings(found: ReadFigures) -> str:
     own = found.settings
     first = f"The first {found.num_steps:,} of "
     return (
-        f"{first if found.num_steps < found.num_run_steps else 'All '}"
+        f"{first if found.num_steps < found.num_run_steps else ''}"
         f"{count_noun(found.num_run_steps, 'step')} of {own.global_batch_size:,} samples: "
         f"{count_noun(own.num_ranks, 'rank')} on {count_noun(own.num_nodes, 'node')}, "
         f"{count_noun(own.num_workers, 'loader worker')} per rank, each with "
