@@ -3,7 +3,7 @@
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.inspection.answers.order_sources import SampleParts
+from zindex.maintenance.edits.order_sources import SampleParts
 from zindex.reporting.observations import Observations
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.conftest import WriteCorpus
 from tests.inspection.answers.brute_force import KINDS, draw_run
 from zindex.arrays import Int64Array
-from zindex.inspection.answers.order_sources import SampleParts
 from zindex.inspection.answers.run_order import RunOrder, Samples
 from zindex.kernels.bijection import permute
+from zindex.maintenance.edits.order_sources import SampleParts
 from zindex.plan.keys import Stage, split_key
 from zindex.reporting.observations import choose_positions, join_observations, observe
 from zindex.reporting.shuffle_quality import measure_shuffle
