@@ -163,7 +163,7 @@ class RunConfig:
             raise ConfigError(f"datasets must name each path once, got {path} twice; leave one out")
         if self.sequence_length < 1:
             raise ConfigError(f"sequence_length must be at least 1, got {self.sequence_length}")
-        check_order(self.order, self.store)
+        check_order(self.order, self.store if self.packing is None else "all")
         check_choice("store", self.store, get_args(Stored))
         _check_samples(self.samples, "samples")
         parse_and_normalize_split(self.split)

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from zindex.errors import ConfigError
-from zindex.io.local import local_path
 from zindex.io.regular_files import open_file
 from zindex.io.system_errors import reason_of
 
@@ -52,7 +51,11 @@ def read_yaml(path: str | os.PathLike[str]) -> Settings:
         If the file is missing, too large, or not a YAML mapping, or a setting is given twice.
     """
     text = os.fspath(path)
-    file = local_path(text, "a run file") if "://" in text else Path(path)
+    file = Path(path)
+    if "://" in text:
+        from zindex.io.local import local_path  # needs numpy
+
+        file = local_path(text, "a run file")
     content = read_content(file, "a run needs its YAML file", _MAX_NBYTES)
     try:
         loader = _SettingsLoader(content)

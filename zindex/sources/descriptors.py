@@ -74,6 +74,6 @@ class Descriptors:
             os.close(self._opened.popitem(last=False)[1])
         return self._opened[number]
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone
         while self._opened:
-            os.close(self._opened.popitem()[1])
+            close(self._opened.popitem()[1])

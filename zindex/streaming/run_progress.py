@@ -1,11 +1,11 @@
 """Progress of a run in each of its sources, from its state."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zindex.streaming.merged_dataset import MergedDataset
-from zindex.streaming.source_streams import split_urls
+from zindex.streaming.source_streams import TOKENS, split_urls
 from zindex.streaming.sources import StreamSource
 from zindex.streaming.state import LoadedState, State, load_state
 from zindex.streaming.worker_slots import Cursor, StreamOrigin, UnreadPartitions
@@ -103,6 +103,10 @@ def progress(dataset: MergedDataset, state: State) -> StreamProgress:
 def _find_progress(source: StreamSource, loaded: LoadedState) -> SourceProgress:
     """Return the progress of a run in one source."""
     unread, cursors = loaded.origin.unread(source.name), loaded.cursors(source.name)
+    if source.is_packed:  # samples of the files, some of whose tokens may be delivered, too
+        cursors = [(done, -(-place // TOKENS), skipped) for done, place, skipped in cursors]
+        begun = tuple((part, -(-place // TOKENS)) for part, place in unread.begun)
+        unread = replace(unread, begun=begun)
     num_skipped = loaded.origin.skipped.get(source.name, 0) + sum(cursor[2] for cursor in cursors)
     if source.kind == "files" and unread == UnreadPartitions():
         owns = [len(split_urls(source.num_items, slot)) for slot in loaded.slots]

@@ -19,8 +19,8 @@ from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 # Epochs of one iteration over an infinite stream.
 _MAX_EPOCHS = 1 << 20
-# In the cursor of a packed source: the sample's number in its part times this, and the tokens.
-_TOKENS = 1 << 32
+#: In the cursor of a packed source: the sample's number in its part times this, and the tokens.
+TOKENS = 1 << 32
 # Epochs without a sequence after which a packed source is found to be empty.
 _MAX_IDLE = 1000
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
@@ -177,7 +177,7 @@ class PackedStream(PartStream):
     that are in delivered sequences, and the tokens of the next one that are: one number.
     """
 
-    _scale = _TOKENS
+    _scale = TOKENS
 
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
         super().__init__(replace(source, dataset=source.dataset.without_process_fn()), start)
@@ -196,7 +196,7 @@ class PackedStream(PartStream):
             num_before, self._num_idle = num_done, 0
             finished, row = self._fed[0] if self._fed else self._next
             sample.update(self._labels_now)
-            cursor = finished, row * _TOKENS + num_tokens, dataset.num_skipped - other
+            cursor = finished, row * TOKENS + num_tokens, dataset.num_skipped - other
             self.changed = changed = {key: cursor}
             sample["__state__"] = head, changed, None
             yield sample
@@ -206,7 +206,7 @@ class PackedStream(PartStream):
         finished, start = self._next
         while (item := self._item(finished, start)) is not None:
             number, left_out, samples, self._labels_now, num_items = item
-            first, num_tokens = divmod(self._begun, _TOKENS)
+            first, num_tokens = divmod(self._begun, TOKENS)
             try:
                 for row, sample in enumerate(samples, left_out):
                     if row >= first:
