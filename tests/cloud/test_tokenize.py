@@ -73,6 +73,7 @@ def test_corpora(bucket: Bucket, tmp_path: Path) -> None:
     lines = write_jsonl(tmp_path / "lines/a.jsonl", [{"text": text} for text in texts])
     table = write_parquet(tmp_path / "tables/a.parquet", [*texts])
     settings: Any = {"tokenizer": tokenizer, "client": SERIAL, "grid": SMALL}
+    settings["metadata"] = ()  # the table has ids, too
     here = tokenize_corpus(lines, tmp_path / "out", **settings)
     for path in (lines, table):
         kind = path.parent.name

@@ -112,7 +112,7 @@ def measure_run(
         known = sorted({row.split for row in (*plan.rows, *plan.packings)})
         raise PlanError(
             f"a report needs a split with samples, {split} has none; choose one of "
-            f"{', '.join(known)} (--split)"
+            f"{', '.join(known)}"
         )
     orders, problem = _open_orders(config, plan, split)
     seen = None
