@@ -94,9 +94,7 @@ def test_refusals(config: dict[str, Any]) -> None:
         find(order, source_id="w4", field="warc", client=SERIAL)
     with pytest.raises(ConfigError, match="find needs one of document"):
         find(order, "web", 1, source_id="w4")
-    with pytest.raises(
-        ConfigError, match=r"tokens .*are those of a document, got them with a text"
-    ):
+    with pytest.raises(ConfigError, match=r"tokens .*are those of a document, got them"):
         find(order, source_id="w4", tokens=(0, 1))
 
 
