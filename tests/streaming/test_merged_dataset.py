@@ -32,10 +32,38 @@ class Endless(IterableDataset[Sample]):
         return iter(())
 
 
-@pytest.mark.parametrize("percent", [0, -1, None, "1", True, math.nan, math.inf])
-def test_percents_are_positive_numbers(percent: Any) -> None:
-    with pytest.raises(ConfigError, match=r"dataset 0 \(Items\) must have a percent > 0, got"):
+@pytest.mark.parametrize("percent", [-1, None, "1", True, math.nan, math.inf])
+def test_percents_are_numbers_from_0(percent: Any) -> None:
+    with pytest.raises(ConfigError, match=r"dataset 0 \(Items\) must have a percent >= 0, got"):
         MergedDataset([named(Items("a", 3), percent=percent)])
+
+
+@pytest.mark.parametrize(
+    ("percents", "settings"), [((0, 0.0), {}), ((1, 0), {"mixing": "cogdata_mix"})]
+)
+def test_a_mixture_needs_a_percent_above_0(
+    percents: tuple[float, float], settings: dict[str, Any]
+) -> None:
+    children = [Items("a", 3, percents[0]), Items("b", 3, percents[1])]
+    with pytest.raises(ConfigError, match=r"must have a percent > 0, .* got \[\d, 0"):
+        MergedDataset(children, **settings)
+
+
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_a_dataset_of_percent_0_is_not_read(cyclic: bool) -> None:
+    merged = MergedDataset([Items("a", 3, 0), Parts("b", [2, 3]), Items("c", 7, 3)], cyclic)
+    names = [sample["__datasetname__"] for sample in islice(merged, 20)]
+    assert len(names) == (20 if cyclic else 12)
+    assert set(names) == {"b", "c"}
+
+
+def test_a_rare_dataset_ends_soon_after_the_others() -> None:
+    merged = MergedDataset([Items("a", 300, 1e-9), Items("b", 40, 1e9)], cyclic=False)
+    samples = list(merged)
+    assert len(samples) == 340
+    for stop in (39, 40, 41, 200):
+        rest = merged.__iter_from__(to_state(samples[:stop]))
+        assert [sample["id"] for sample in rest] == [sample["id"] for sample in samples[stop:]]
 
 
 @pytest.mark.parametrize("name", [None, "", 3, "a@b"])
@@ -110,7 +138,7 @@ def test_samples_must_say_where_they_are_from() -> None:
 
 
 def test_a_nested_dataset_needs_a_percent_too() -> None:
-    with pytest.raises(ConfigError, match=r"\(MergedDataset\) must have a percent > 0, got None"):
+    with pytest.raises(ConfigError, match=r"\(MergedDataset\) must have a percent >= 0, got None"):
         MergedDataset([Items("a", 3), MergedDataset([Items("b", 3)])])
 
 

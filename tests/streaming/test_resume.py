@@ -524,6 +524,27 @@ def test_dropped_inputs_are_not_read_again() -> None:
 # What may change, and what may not
 
 
+def test_a_long_run_resumes_with_its_lags_and_without() -> None:
+    def make() -> MergedDataset:
+        return MergedDataset([Items("a", 7, 1 / 3), Items("b", 9, 0.1)], seed=3)
+
+    def names(run: Run) -> list[list[str]]:
+        return [[sample["__datasetname__"] for sample in rank.delivered] for rank in run.ranks]
+
+    run = Run(make, 2, 0)
+    run.advance(9_000)
+    states = run.merged_states()
+    assert states["lags / @0/2"][1][0] == 4096
+    old = {key: value for key, value in states.items() if not key.startswith("lags ")}
+    rests = [Run(make, 2, 0, state) for state in (states, old)]
+    for one in (run, *rests):
+        one.advance(1_000)
+    assert [whole[4500:] for whole in names(run)] == names(rests[0])
+    for own in names(rests[1]):
+        # Such a state knows no lags, so each picks as if it had had none.
+        assert abs(own.count("b") - 500 * 0.3 / 1.3) < 2
+
+
 def test_percents_and_mixing_may_change() -> None:
     def make(mixing: str, *percents: float) -> MergedDataset:
         dataset = mixed(mixing=mixing)

@@ -15,7 +15,7 @@ from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.plan.settings import check_whole
 from zindex.streaming import resuming
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
-from zindex.streaming.orders import CogdataMixing, ExactMixing, Mixing
+from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.processing.collate import refuse_default_collate
 from zindex.streaming.protocols import Sample, find_fault
 from zindex.streaming.resharding import refuse_resharding
@@ -40,8 +40,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     datasets
         Map-style datasets (``__len__`` and ``__getitem__``), partitioned ones
         (`zindex.streaming.protocols.PartitionedDataset`) and other ``MergedDataset``. Each has an
-        attribute ``percent``, a number > 0 of which only the ratios matter, and a ``name`` that is
-        unique in the whole tree (a ``MergedDataset`` needs none).
+        attribute ``percent``, a number >= 0 of which only the ratios matter, and a ``name`` that is
+        unique in the whole tree (a ``MergedDataset`` needs none). A dataset of percent 0 is not
+        read.
     cyclic
         Whether an exhausted dataset starts its next epoch, so that the stream is infinite.
         Otherwise each dataset gives one epoch, and the stream ends with the last one. Each
@@ -60,8 +61,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         again every ``yield_segment`` samples, and must yield buffered samples when its input ends.
     mixing
         ``"exact"`` keeps the number of samples of each dataset within one of its share at all
-        times, and starts worker slots at different positions of that order; ``"cogdata_mix"`` is
-        cogdata's order.
+        times, in each worker slot and nearly always over all of them
+        (`zindex.streaming.mixing.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples per call of the yield function, which are reread on resuming. A resumed run keeps
         this number until its ranks or workers change.
@@ -132,6 +133,12 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 raise ConfigError(
                     f"dataset {number} ({describe(dataset)}) must have {fault[1]}, or leave it out"
                 )
+        percents = [dataset.percent for dataset in self.datasets]
+        if not any(percents) or (self.mixing == "cogdata_mix" and not all(percents)):
+            raise ConfigError(
+                "one dataset of a mixture must have a percent > 0, and with mixing='cogdata_mix' "
+                f"all, got {percents}; set the attribute percent"
+            )
         names = [source.name for source in self.sources()]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -401,9 +408,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             else:
                 streams.append(open_source(self._make_source(dataset), start))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
-        slot = start.slot
-        picks = partial(mixing.picks, slot.rank if self.mixing == "cogdata_mix" else slot.index)
-        return MixedStream(path, streams, picks, start, stop_on_first=self.stop_on_first)
+        return MixedStream(path, streams, mixing, start, stop_on_first=self.stop_on_first)
 
 
 def _choose_order(setting: str, given: bool | str, mode: str) -> str:

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from zindex.errors import SourceError
+from zindex.streaming.mixing import Checkpoint, Mixing
 from zindex.streaming.protocols import Sample
 from zindex.streaming.worker_slots import Entries, StreamOrigin, StreamStart, WorkerSlot
 
@@ -28,24 +29,28 @@ class Stream(Protocol):
 
 
 class MixedStream:
-    """Samples of several streams, chosen by picks from a number on; skips exhausted ones."""
+    """Samples of several streams in the order of a mixing; exhausted ones are replaced."""
 
     def __init__(
         self,
         path: str,
         streams: list[Stream],
-        picks: Callable[[int], Iterator[int]],
+        mixing: Mixing,
         start: StreamStart,
         *,
         stop_on_first: bool,
     ) -> None:
-        self._key = f"mix {path}"
-        self._streams, self._picks, self._stop_on_first = streams, picks, stop_on_first
+        self._key, self._lags_key = f"mix {path}", f"lags {path}"
+        self._streams, self._mixing, self._slot = streams, mixing, start.slot
+        self._stop_on_first = stop_on_first
+        self._checkpoint: Checkpoint | None = start.entries.get(self._lags_key)
         self.changed: Entries = {self._key: start.entries.get(self._key, 0)}
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
         found: Entries = {self._key: self.changed[self._key]}
+        if self._checkpoint is not None:
+            found[self._lags_key] = self._checkpoint
         for stream in self._streams:
             found |= stream.entries()
         return found
@@ -53,23 +58,29 @@ class MixedStream:
     def __iter__(self) -> Iterator[Sample]:
         streams, key = self._streams, self._key
         num_picks: int = self.changed[key]
-        iterators: list[Iterator[Sample] | None] = [*map(iter, streams)]
-        num_left = len(iterators)
-        for pick in self._picks(num_picks):
-            num_picks += 1
-            iterator = iterators[pick]
-            if iterator is None:
-                continue
-            sample = next(iterator, None)
-            if sample is None:
-                iterators[pick] = None
-                num_left -= 1
-                if not num_left or self._stop_on_first:
-                    return
-                continue
-            self.changed = changed = streams[pick].changed
-            changed[key] = num_picks
-            yield sample
+        left = {source: iter(streams[source]) for source in self._mixing.sources}
+        for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
+            unreported = checkpoint
+            for pick in picks:
+                num_picks += 1
+                chosen: int | None = pick
+                while True:
+                    if chosen not in left:
+                        chosen = self._mixing.replace(num_picks, [*left])
+                    if chosen is None:
+                        break
+                    sample = next(left[chosen], None)
+                    if sample is not None:
+                        self.changed = changed = streams[chosen].changed
+                        changed[key] = num_picks
+                        if unreported is not None:
+                            self._checkpoint = changed[self._lags_key] = unreported
+                            unreported = None
+                        yield sample
+                        break
+                    del left[chosen]
+                    if not left or self._stop_on_first:
+                        return
 
 
 @dataclass

@@ -1,11 +1,8 @@
-"""Deterministic orders of parts and samples, shuffle buffers, and weighted picks of sources."""
+"""Deterministic orders of parts and samples, and shuffle buffers."""
 
-import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from fractions import Fraction
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from heapq import heappop, heappush
 from itertools import islice
 from typing import TypeVar
 
@@ -13,7 +10,6 @@ import numpy as np
 import torch
 
 from zindex.arrays import Int64Array
-from zindex.plan.blend_plan import largest_remainder
 from zindex.plan.keys import Stage, stream_key
 
 T = TypeVar("T")
@@ -160,127 +156,3 @@ def _draw(buffer: list[T], generator: random.Random) -> T:
     place = generator.randint(0, len(buffer) - 1)
     buffer[place], buffer[-1] = buffer[-1], buffer[place]
     return buffer.pop()
-
-
-# Weights that are not ratios of small integers are rounded to this total.
-_MAX_PERIOD = 1 << 16
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_PICKS = 4096  # picks computed at a time
-
-
-def integer_weights(percents: Sequence[float]) -> list[int]:
-    """Return the smallest whole numbers in the ratio of the percents.
-
-    Parameters
-    ----------
-    percents
-        Positive, finite numbers; only their ratios matter.
-
-    Returns
-    -------
-    weights
-        Each >= 1. Ratios of short decimals are exact; others are rounded so that the sum is about
-        65,536.
-
-    Examples
-    --------
-    >>> integer_weights([0.25, 0.25, 0.5])
-    [1, 1, 2]
-    """
-    ratios = [Fraction(repr(float(percent))) for percent in percents]
-    scale = math.lcm(*(ratio.denominator for ratio in ratios))
-    weights = [int(ratio * scale) for ratio in ratios]
-    if sum(weights) // math.gcd(*weights) > _MAX_PERIOD:
-        whole = sum(ratios)
-        rounded = largest_remainder([float(ratio / whole) for ratio in ratios], _MAX_PERIOD)
-        weights = [max(1, n) for n in rounded.tolist()]
-    divisor = math.gcd(*weights)
-    return [weight // divisor for weight in weights]
-
-
-def exact_order(weights: Sequence[int]) -> Iterator[int]:
-    """Yield one period of the order in which every source has its share at every pick.
-
-    The k-th pick of a source of share p has the window of slots ``floor((k - 1) / p)`` to
-    ``ceil(k / p) - 1``. The next pick is the open window with the earliest deadline, the lowest
-    source among equals.
-
-    Parameters
-    ----------
-    weights
-        Whole numbers >= 1; the period is their sum.
-
-    Notes
-    -----
-    Law: after N picks, a source of share p was picked more than ``N * p - 1`` and less than
-    ``N * p + 1`` times. Source: windows of proportionate fair scheduling (Baruah, Cohen, Plaxton,
-    Varvel 1996), earliest deadline first. Cost: O(log sources) for each pick.
-
-    Examples
-    --------
-    >>> list(exact_order([1, 1, 2]))
-    [2, 0, 1, 2]
-    """
-    period = sum(weights)
-    picked = [0] * len(weights)
-    closed: list[tuple[int, int]] = [(0, i) for i in range(len(weights))]
-    opened: list[tuple[int, int]] = []
-    for slot in range(period):
-        while closed and closed[0][0] <= slot:
-            _, source = heappop(closed)
-            heappush(opened, (-(-(picked[source] + 1) * period // weights[source]), source))
-        _, source = heappop(opened)
-        picked[source] += 1
-        heappush(closed, (picked[source] * period // weights[source], source))
-        yield source
-
-
-class ExactMixing:
-    """The default order: `exact_order`, started at a different position by each worker slot.
-
-    With a common start, all worker slots would pick a rare source in the same step.
-    """
-
-    def __init__(self, percents: Sequence[float]) -> None:
-        weights = integer_weights(percents)
-        self._period = sum(weights)
-        self._order = exact_order(weights)
-        if self._period < _PICKS:
-            # Repeat a short period.
-            self._order = iter(list(self._order) * (_PICKS // self._period))
-            self._period *= _PICKS // self._period
-        self._known: list[int] = []
-
-    def picks(self, worker_slot: int, start: int) -> Iterator[int]:
-        """Yield the picks of a worker slot from its pick ``start`` on."""
-        slot = (int(worker_slot * _GOLDEN % 1.0 * self._period) + start) % self._period
-        while True:
-            if slot >= len(self._known):
-                self._known += islice(self._order, slot + _PICKS - len(self._known))
-            picks = self._known[slot : slot + _PICKS]
-            yield from picks
-            slot = (slot + len(picks)) % self._period
-
-
-class CogdataMixing:
-    """Cogdata's order: the lowest accumulated ``1 / percent`` is next; the first is by rank."""
-
-    def __init__(self, percents: Sequence[float]) -> None:
-        self._steps = [1 / percent for percent in percents]
-
-    def picks(self, rank: int, start: int) -> Iterator[int]:
-        """Yield the picks of a rank from its pick ``start`` on."""
-        return islice(self._from_begin(rank), start, None)
-
-    def _from_begin(self, rank: int) -> Iterator[int]:
-        passed = [0.0] * len(self._steps)
-        pick = rank % len(passed)
-        while True:
-            yield pick
-            passed[pick] += self._steps[pick]
-            if min(passed) >= 1:
-                passed = [value - 1 for value in passed]
-            pick = passed.index(min(passed))
-
-
-Mixing = ExactMixing | CogdataMixing

@@ -66,8 +66,8 @@ def find_fault(dataset: Any) -> tuple[str, str] | None:
     """
     percent: Any = getattr(dataset, "percent", None)
     is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
-    if not is_number or not 0 < percent < math.inf:
-        return "percent", f"a percent > 0, got {percent!r}; set its attribute percent"
+    if not is_number or not 0 <= percent < math.inf:
+        return "percent", f"a percent >= 0, got {percent!r}; set its attribute percent"
     name = getattr(dataset, "name", None)
     if is_mixture(dataset) or (isinstance(name, str) and name and "@" not in name):
         return None

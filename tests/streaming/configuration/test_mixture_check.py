@@ -62,9 +62,9 @@ def load(folder: Path, text: str, **settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("child", "message"),
     [
-        ("name: b", "line 5, column 14: a dataset of a mixture must have a percent > 0, got None"),
+        ("name: b", "line 5, column 14: a dataset of a mixture must have a percent >= 0, got None"),
         ("name: b, percent: -1", "line 5, column 43: a dataset of a mixture must have a percent"),
-        ("name: b, percent: true", "column 43: a dataset of a mixture must have a percent > 0"),
+        ("name: b, percent: true", "column 43: a dataset of a mixture must have a percent >= 0"),
         ("percent: 1", "column 14: a dataset of a mixture must have a name without '@', got"),
         ("percent: 1, name: b@c", "column 46: a dataset of a mixture must have a name without"),
         ("percent: 1, name: a", "column 46: the names of all datasets must differ, 'a' is that of"),

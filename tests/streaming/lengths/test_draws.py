@@ -64,6 +64,12 @@ def test_a_dataset_that_is_not_cyclic_gives_one_epoch() -> None:
     assert counts == {"a": 30, "b": 70}
 
 
+@pytest.mark.parametrize("stop_on_first", [True, False])
+def test_a_dataset_of_percent_0_is_not_drawn(stop_on_first: bool) -> None:
+    mix = merge([items("a", 30, 0), items("b", 50, 0.5)], cyclic=False, stop_on_first=stop_on_first)
+    assert [part.num_samples for part in drawn(mix, num_samples=99).values()] == [0, 50]
+
+
 def test_an_end_with_the_first() -> None:
     mix = merge([items("a", 30, 0.25), items("b", 1000, 0.75)], cyclic=False, stop_on_first=True)
     assert [part.num_samples for part in drawn(mix, num_samples=9999).values()] == [30, 90]

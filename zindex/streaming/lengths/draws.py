@@ -124,7 +124,7 @@ def distribute(total: float, weights: Sequence[float], limits: Sequence[float]) 
     [10, 30.0, 60.0]
     """
     dealt = [0.0] * len(weights)
-    left, open_ones = float(total), set(range(len(weights)))
+    left, open_ones = float(total), {i for i, weight in enumerate(weights) if weight}
     while open_ones:
         unit = left / sum(weights[i] for i in open_ones)
         full = {i for i in open_ones if weights[i] * unit >= limits[i]}
@@ -140,11 +140,12 @@ def _capacity(dataset: Any, known: Known | None, cyclic: bool) -> float:
     if known is None:
         return _NO_LIMIT
     if isinstance(dataset, MergedDataset):
-        parts = [_capacity(child, known, dataset.cyclic) for child in dataset.datasets]
+        read = [child for child in dataset.datasets if child.percent]
+        parts = [_capacity(child, known, dataset.cyclic) for child in read]
         if not dataset.stop_on_first:
             return sum(parts)
-        whole = sum(child.percent for child in dataset.datasets)
-        pairs = zip(parts, dataset.datasets, strict=True)
+        whole = sum(child.percent for child in read)
+        pairs = zip(parts, read, strict=True)
         return float(min(part * whole / child.percent for part, child in pairs))
     num_samples = known[_name_of(dataset)].num_samples
     return _NO_LIMIT if cyclic and num_samples else float(num_samples)

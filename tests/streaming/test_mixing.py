@@ -1,0 +1,179 @@
+"""Orders in which worker slots pick the sources of a mixture."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zindex.arrays import Int64Array
+from zindex.errors import StateMismatchError
+from zindex.streaming.mixing import (
+    CHECKPOINT_PICKS,
+    Checkpoint,
+    CogdataMixing,
+    ExactMixing,
+    Mixing,
+    find_shares,
+)
+from zindex.streaming.worker_slots import WorkerSlot
+
+
+def pick(
+    mixing: Mixing,
+    stop: int,
+    *,
+    start: int = 0,
+    slot: tuple[int, int] = (0, 1),
+    checkpoint: Checkpoint | None = None,
+) -> tuple[list[int], Checkpoint | None]:
+    """Return the picks of a slot from one number to another, and the last checkpoint."""
+    picks: list[int] = []
+    for block, report in mixing.blocks(WorkerSlot.at(slot[0], slot[1], 1), start, checkpoint):
+        checkpoint = report or checkpoint
+        picks += block
+        if len(picks) >= stop - start:
+            return picks[: stop - start], checkpoint
+    raise AssertionError("an order of picks does not end")
+
+
+def find_errors(
+    percents: Sequence[float], num_slots: int, num_steps: int
+) -> tuple[float, float, float]:
+    """Return the largest errors of a slot and of all, and the share of larger errors than 1."""
+    mixing = ExactMixing(percents)
+    picks = [pick(mixing, num_steps, slot=(lane, num_slots))[0] for lane in range(num_slots)]
+    whole = sum(map(Fraction, percents))
+    of_slots = of_all = over = 0.0
+    # In float64, the errors of some thousand steps are exact to 1e-12.
+    steps = np.arange(1, num_steps + 1)
+    table = np.array(picks, np.int64)
+    for source, percent in enumerate(percents):
+        expected = steps * float(Fraction(percent) / whole)
+        counts: Int64Array = np.cumsum(table == source, axis=1)
+        of_slots = max(of_slots, float(np.abs(counts - expected).max()))
+        errors = np.abs(counts.sum(0) - num_slots * expected)
+        of_all, over = max(of_all, float(errors.max())), over + float((errors > 1 + 1e-9).mean())
+    return of_slots, of_all, over / len(percents)
+
+
+@pytest.mark.parametrize(
+    "percents", [[1], [0.25, 0.25, 0.5], [0.7, 0.2, 0.1], [1e-9, 1e9], [0, 3, 1], [1 / 3, 1e-300]]
+)
+def test_shares_are_exact(percents: list[float]) -> None:
+    shares = find_shares(percents)
+    assert shares.sum() == 1 << 55
+    whole = sum(Fraction(repr(float(percent))) for percent in percents)
+    for share, percent in zip(shares.tolist(), percents, strict=True):
+        exact = Fraction(repr(float(percent))) / whole
+        assert abs(Fraction(share, 1 << 55) - exact) < Fraction(len(percents), 1 << 55)
+
+
+MIXTURES: list[list[float]] = [
+    [1, 1],
+    [0.5, 0.3, 0.2],
+    [99, 1],
+    [1e-9, 1e9, 1],
+    [0.123456, 0.5, 0.376544],
+    [1] * 7,
+    [1 / 3, 1 / 3, 1 / 3 - 1e-3, 5e-4, 5e-4],
+    [1, 1, 1, 0.01, 0.01, 0.01, 0.01],
+    [2.0**-i for i in range(12)],
+    [1 / i for i in range(1, 17)],
+]
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 5, 16, 32])
+def test_each_source_has_its_share_in_each_slot_and_over_all(num_slots: int) -> None:
+    rng = np.random.default_rng(5)
+    mixtures = MIXTURES + [
+        (rng.exponential(size=rng.integers(2, 17)) ** rng.integers(1, 5)).tolist() for _ in range(6)
+    ]
+    over = []
+    for percents in mixtures:
+        num_steps = 3000 if num_slots < 16 else 500
+        of_slots, of_all, share_over = find_errors(percents, num_slots, num_steps)
+        assert of_slots < (1 + 1e-9 if num_slots == 1 else 1.3), percents
+        assert of_all < {1: 1 + 1e-9, 2: 2, 5: 2.5, 16: 4.5, 32: 9}[num_slots], percents
+        over.append(share_over)
+    assert np.mean(over) <= {1: 0, 2: 0.001, 5: 0.002, 16: 0.01, 32: 0.2}[num_slots]
+
+
+@given(
+    st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=8), st.integers(1, 4), st.integers(1, 60)
+)
+def test_no_source_is_a_sample_off_in_a_slot(
+    percents: list[float], num_slots: int, num_steps: int
+) -> None:
+    assert find_errors(percents, num_slots, num_steps)[0] < 1 + 1e-9
+
+
+def test_a_thousand_sources_have_their_shares() -> None:
+    percents = [1 / (i + 1) for i in range(1000)]
+    assert find_errors(percents, 1, 3000)[0] < 1 + 1e-9
+
+
+def test_a_rare_source_is_drawn_by_one_slot_at_a_time() -> None:
+    mixing = ExactMixing([99, 1])
+    first = [pick(mixing, 100, slot=(lane, 10))[0].index(1) for lane in range(10)]
+    assert len(set(first)) == 10
+
+
+@pytest.mark.parametrize("percents", [[0, 1, 0], [1, 0, 3]])
+def test_a_source_of_percent_0_is_never_picked(percents: list[float]) -> None:
+    picks, _ = pick(ExactMixing(percents), 300)
+    assert set(picks) == {source for source, percent in enumerate(percents) if percent}
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 3), st.integers(0, 99))
+def test_an_order_resumes_at_any_pick(percents: list[int], lane: int, start: int) -> None:
+    for mixing in (ExactMixing(percents), CogdataMixing(percents)):
+        whole, _ = pick(mixing, start + 50, slot=(lane, 4))
+        assert pick(mixing, start + 50, start=start, slot=(lane, 4))[0] == whole[start:]
+
+
+@pytest.mark.parametrize("slot", [(0, 1), (2, 3), (17, 20)])
+@pytest.mark.parametrize("start", [CHECKPOINT_PICKS - 1, CHECKPOINT_PICKS, 9_001])
+def test_an_order_resumes_from_a_checkpoint(slot: tuple[int, int], start: int) -> None:
+    percents = [0.12345, 0.5, 0.37655]
+    whole, _ = pick(ExactMixing(percents), 12_000, slot=slot)
+    _, checkpoint = pick(ExactMixing(percents), start + 1, slot=slot)
+    assert (checkpoint is None) == (start < CHECKPOINT_PICKS)
+    rest, _ = pick(ExactMixing(percents), 12_000, start=start, slot=slot, checkpoint=checkpoint)
+    assert rest == whole[start:]
+
+
+def test_a_checkpoint_of_other_percents_begins_with_exact_shares() -> None:
+    _, checkpoint = pick(ExactMixing([1, 2]), 5000)
+    other = ExactMixing([2, 1])
+    picks = pick(other, 6000, start=5000, checkpoint=checkpoint)[0]
+    assert picks == pick(other, 6000, start=5000)[0]
+    assert abs(picks.count(0) - 667) <= 1
+
+
+@pytest.mark.parametrize("change", [{2: "22"}, {2: "2x2"}, {0: 99_999}])
+def test_a_damaged_checkpoint_is_refused(change: dict[int, object]) -> None:
+    mixing = ExactMixing([1, 2, 4])
+    _, checkpoint = pick(mixing, 5000)
+    assert checkpoint is not None
+    for place, value in change.items():
+        checkpoint[place] = value
+    with pytest.raises(StateMismatchError, match="must have 3 digits, of at most 5000 picks, got"):
+        pick(mixing, 6000, start=5000, checkpoint=checkpoint)
+
+
+def test_exhausted_sources_are_replaced_by_percent_whichever_are_known() -> None:
+    mixing = ExactMixing([1, 6, 2, 1])
+    drawn = [mixing.replace(step, [1, 2]) for step in range(4000)]
+    assert abs(drawn.count(1) - 3000) < 120
+    for step, source in enumerate(drawn):
+        assert mixing.replace(step, [0, 1, 2, 3]) in (source, 0, 3)
+
+
+def test_orders_of_picks_are_part_of_the_format() -> None:
+    mixing = ExactMixing([0.5, 0.3, 0.2])
+    assert pick(mixing, 12)[0] == [0, 1, 0, 2, 0, 1, 0, 0, 2, 1, 0, 1]
+    assert pick(mixing, 12, slot=(1, 2))[0] == [1, 0, 2, 0, 1, 0, 2, 0, 1, 0, 1, 0]
+    assert pick(mixing, 12, slot=(17, 18))[0] == [0, 2, 1, 0, 1, 0, 2, 0, 0, 1, 0, 2]
