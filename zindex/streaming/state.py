@@ -3,8 +3,8 @@
 A state is a flat dict of JSON values. Each sample carries the entries that it changed, so a trainer
 that updates one dict with ``to_state`` of every batch always has the checkpoint of all trained
 batches, independent of prefetched ones. The entry of worker slot I of N is named ``"leaf NAME
-@I/N"`` for a source, ``"mix PATH @I/N"`` and ``"lags PATH @I/N"`` for picks of a mixture, or ``"yield
-PATH @I/N"``; ``"origin"`` is the start of all worker slots.
+@I/N"`` for a source, ``"mix PATH @I/N"`` and ``"lags PATH @I/N"`` for the picks of a mixture, or
+``"yield PATH @I/N"``; ``"origin"`` is the start of all worker slots.
 """
 
 from collections.abc import Collection, Iterable, Mapping
