@@ -27,9 +27,7 @@ def test_folders_of_keyed_files_are_found_by_their_names(tmp_path: Path) -> None
     assert printed == f"{tmp_path}/back: 4 files or folders\n"
     assert all_files(tmp_path / "back") == all_files(source)
     line = fail("export", tmp_path / "s", tmp_path / "back")
-    assert (
-        "meta.json exists; choose another folder or pass overwrite=True" in line or ".bin" in line
-    )
+    assert "meta.json exists; choose another folder or pass --overwrite" in line or ".bin" in line
     succeed("export", tmp_path / "s", tmp_path / "back", "--overwrite")
 
 
