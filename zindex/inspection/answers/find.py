@@ -1,6 +1,6 @@
 """Find the positions, steps, epochs and ranks at which a run reads a document or a text."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -248,16 +248,31 @@ def _search_id(
             f"a corpus of the run must keep the {field or 'ids'} of its documents, none does; "
             "tokenize it with metadata (--metadata id), or name a document by its number"
         )
-    with open_executor(client) as executor:
-        searches = (
-            search_ids(order.paths[number], [source_id], field, executor) for number in keeping
-        )
-        found = run_builds(run_together(searches))
+    found = search_source_ids(order, keeping, [source_id], field, client)
     return [
         (number, document, *_check_tokens(order, number, document, None))
-        for number, own in zip(keeping, found, strict=True)
+        for number, own in found.items()
         for document in own[source_id]
     ]
+
+
+def search_source_ids(
+    order: RunOrder, datasets: Sequence[int], ids: Collection[str], field: str | None, client: Any
+) -> dict[int, dict[str, list[int]]]:
+    """Return the documents of each source id, by dataset: one pass over the ids of each corpus.
+
+    Parameters
+    ----------
+    order
+        The run.
+    datasets
+        Numbers of datasets whose corpora keep ids.
+    ids, field, client
+        As of `zindex.ingest.corpora.document_fields.find_documents`.
+    """
+    with open_executor(client) as executor:
+        searches = (search_ids(order.paths[number], ids, field, executor) for number in datasets)
+        return dict(zip(datasets, run_builds(run_together(searches)), strict=True))
 
 
 def _search(

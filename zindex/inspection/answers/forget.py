@@ -11,9 +11,8 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError
-from zindex.ingest.corpora.document_fields import find_documents
-from zindex.ingest.corpora.pairs import open_corpus
-from zindex.ingest.length_source import is_store
+from zindex.ingest.corpora.document_fields import open_fields
+from zindex.inspection.answers.find import search_source_ids
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.screen import fit, fit_lines, fit_table
 from zindex.inspection.answers.steps import Steps, make_steps
@@ -209,7 +208,7 @@ def forget(
     config = as_config(run)
     journal = open_journal(config, split)
     order = RunOrder(config, split)
-    found = read_ids(order, documents)
+    found = read_ids(order, documents, client)
     planned = plan_forget(journal, found, at, client)
     if planned is None and physically is None:
         raise PlanError(
@@ -259,14 +258,14 @@ def _describe(
     )
 
 
-def read_ids(order: RunOrder, documents: DocumentIds) -> dict[int, Int64Array]:
+def read_ids(order: RunOrder, documents: DocumentIds, client: Any = None) -> dict[int, Int64Array]:
     """Return the documents of ids, ascending, by the number of their dataset in a run.
 
     Parameters
     ----------
     order
         The run.
-    documents
+    documents, client
         As of `forget`.
 
     Raises
@@ -297,7 +296,7 @@ def read_ids(order: RunOrder, documents: DocumentIds) -> dict[int, Int64Array]:
             unknown[str(each)] = where
         else:
             found.setdefault(pair[0], set()).add(pair[1])
-    for dataset, own in find_source_ids(order, unknown).items():
+    for dataset, own in find_source_ids(order, unknown, client).items():
         found.setdefault(dataset, set()).update(own)
     if not found:
         raise ConfigError(
@@ -322,7 +321,9 @@ def _resolve(order: RunOrder, each: Any, where: str) -> tuple[int, int] | None:
     return dataset, int(document)
 
 
-def find_source_ids(order: RunOrder, ids: Mapping[str, str]) -> dict[int, set[int]]:
+def find_source_ids(
+    order: RunOrder, ids: Mapping[str, str], client: Any = None
+) -> dict[int, set[int]]:
     """Return the documents with given source ids, by dataset: one pass over each corpus.
 
     Parameters
@@ -331,25 +332,24 @@ def find_source_ids(order: RunOrder, ids: Mapping[str, str]) -> dict[int, set[in
         The run.
     ids
         Source ids, such as URLs, and where each of them is given.
+    client
+        Where to search, as of ``zindex.build``.
 
     Raises
     ------
     ConfigError
         If no corpus has a document of an id.
     """
-    found: dict[int, set[int]] = {}
-    missing = dict(ids)
-    for dataset, path in enumerate(order.paths):
-        if not ids or not is_store(path) or not open_corpus(path).fields:
-            continue
-        for source_id, documents in find_documents(path, ids).items():
-            if documents:
-                found.setdefault(dataset, set()).update(documents)
-                missing.pop(source_id, None)
-    names = ", ".join(order.labels.values())
-    for source_id, where in missing.items():
-        raise ConfigError(
-            f"{where}: an id must be DATASET:DOCUMENT, such as web:123, or the id that a corpus of "
-            f"the run keeps of a document, got {source_id!r}; datasets are {names}"
-        )
-    return found
+    if not ids:
+        return {}
+    keeping = [n for n, path in enumerate(order.paths) if open_fields(path) is not None]
+    found = search_source_ids(order, keeping, ids, None, client)
+    for source_id, where in ids.items():
+        if not any(own[source_id] for own in found.values()):
+            raise ConfigError(
+                f"{where}: an id must be DATASET:DOCUMENT, such as web:123, or the id that a "
+                f"corpus of the run keeps of a document, got {source_id!r}; datasets are "
+                f"{', '.join(order.labels.values())}"
+            )
+    every = {dataset: {n for each in own.values() for n in each} for dataset, own in found.items()}
+    return {dataset: documents for dataset, documents in every.items() if documents}
