@@ -25,11 +25,10 @@ from zindex.maintenance.edits.forgotten import Forgetting
 from zindex.maintenance.edits.index_search import take
 from zindex.maintenance.edits.journal import JournalEntry, RunJournal, open_journal
 from zindex.maintenance.edits.order_sources import (
-    CutSource,
     OrderSource,
     SampleParts,
 )
-from zindex.maintenance.edits.packed_source import open_order_source
+from zindex.maintenance.edits.packed_source import open_order_source, open_sources
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import BuildPlan
 from zindex.plan.journal import RunState
@@ -141,13 +140,7 @@ class RunOrder:
         for number, facts in enumerate(state.blends[1:], start=1):
             self.plans.append(journal.blend_plan(facts, number))
         self._pools: list[PoolTable] = [*map(journal.pools, range(len(state.blends)))]
-        for number, source in enumerate(state.sources):
-            if source.parent is None:
-                self.sources.append(self._open_source(journal.index_of(number)))
-            else:
-                parent: Any = self.sources[source.parent]
-                consumed = journal.cut_table(source.blend)
-                self.sources.append(CutSource(source, number, parent, consumed))
+        self.sources = open_sources(journal, lambda item: self._find_store(item.plan, item.name))
         self.dataset_of = np.array([source.dataset for source in state.sources])
 
     def _open_source(self, item: PlannedIndex[Any]) -> OrderSource:

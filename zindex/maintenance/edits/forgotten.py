@@ -13,12 +13,8 @@ from zindex.indexing.ensure import MAX_COMPUTED_ROWS, BuildRequest
 from zindex.indexing.store_build import find_index
 from zindex.maintenance.edits.draws import BLOCK, Draws, blocks_of
 from zindex.maintenance.edits.journal import RunJournal
-from zindex.maintenance.edits.order_sources import (
-    CutSource,
-    OrderSource,
-    SampleDocuments,
-)
-from zindex.maintenance.edits.packed_source import open_order_source
+from zindex.maintenance.edits.order_sources import SampleDocuments
+from zindex.maintenance.edits.packed_source import open_sources
 from zindex.maintenance.edits.replan import build_stores
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.journal import Forgotten, RunState, Touched
@@ -145,16 +141,7 @@ class OpenedRun:
 
     def __init__(self, journal: RunJournal, client: Any = None) -> None:
         self.journal, self.state, self.client = journal, journal.state, client
-        self.sources: list[OrderSource] = []
-        for number, source in enumerate(self.state.sources):
-            if source.parent is None:
-                item = journal.index_of(number)
-                store = self._find_store(item.plan, item.source)
-                self.sources.append(open_order_source(item, store, journal.config.index))
-            else:
-                parent: Any = self.sources[source.parent]
-                consumed = journal.cut_table(source.blend)
-                self.sources.append(CutSource(source, number, parent, consumed))
+        self.sources = open_sources(journal, lambda item: self._find_store(item.plan, item.source))
 
     def _find_store(self, plan: Any, source: Any = None) -> Store | None:
         """Return the store of a plan, built if it is missing; None if it is computed."""

@@ -1,6 +1,7 @@
 """Packed samples of a run: map positions to spans of documents, and back; open any index so."""
 
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,9 @@ from zindex.ingest.length_source import LengthSource
 from zindex.io.objects import PlaceLike
 from zindex.kernels.bijection import unpermute
 from zindex.maintenance.edits.index_search import open_lengths, take
+from zindex.maintenance.edits.journal import RunJournal
 from zindex.maintenance.edits.order_sources import (
+    CutSource,
     OrderSource,
     SampleDocuments,
     SampleParts,
@@ -51,6 +54,29 @@ def open_order_source(
         return StreamSource(item.dataset, plan, source, arrays)
     inverse = find_inverse(plan, folder)
     return StreamSource(item.dataset, plan, source, open_index_arrays(store), inverse)
+
+
+def open_sources(
+    journal: RunJournal, find_store: Callable[[PlannedIndex[Any]], Store | None]
+) -> list[OrderSource]:
+    """Return the samples of all sources of an edited run: its indices, and what edits cut again.
+
+    Parameters
+    ----------
+    journal
+        The run.
+    find_store
+        Returns the store of an index; None to compute it in memory.
+    """
+    opened: list[OrderSource] = []
+    for number, source in enumerate(journal.state.sources):
+        if source.parent is None:
+            item = journal.index_of(number)
+            opened.append(open_order_source(item, find_store(item), journal.config.index))
+        else:
+            parent: Any = opened[source.parent]
+            opened.append(CutSource(source, number, parent, journal.cut_table(source.blend)))
+    return opened
 
 
 class PackedSource:
