@@ -1,14 +1,15 @@
 """Chunks of stored arrays that each sample of a run needs, in the rounds of the loader."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zindex import schema
-from zindex.arrays import Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.inspection.answers.run_order import RunOrder
-from zindex.maintenance.edits.index_search import read_near, take
+from zindex.maintenance.edits.index_search import take
 from zindex.maintenance.edits.order_sources import (
     CutSource,
     OrderSource,
@@ -26,6 +27,8 @@ from zindex.store.tokens import open_tokens
 ROUNDS = ("blend", "shuffle", "sample", "document", "offset", "tokens")
 #: Unit of reads from flat files, which are read by span.
 PAGE_NBYTES = 4096
+# Maximum distance of rows that share a read.
+_NEAR = 512
 
 
 class ArrayReads(NamedTuple):
@@ -144,7 +147,7 @@ def _find_token_chunks(source: OrderSource, parts: SampleParts) -> list[ArrayRea
         spans = parts.owners, parts.documents, parts.documents + 2
         reads = _expand("offset", offsets, *spans)
         return [*reads, *_expand("tokens", tokens, parts.owners, firsts, firsts + lengths)]
-    firsts = read_near(reader.sequence_offsets, parts.documents) + parts.starts
+    firsts = _read_near(reader.sequence_offsets, parts.documents) + parts.starts
     dtype = source.source.token_dtype
     form = ArrayFiles.flat_file(f"{source.path}.bin", reader.num_tokens * dtype.itemsize, dtype)
     return [_expand_spans("tokens", form, parts.owners, firsts, firsts + lengths)]
@@ -172,3 +175,13 @@ def _expand_spans(
     useful_nbytes = int((stops - starts).sum()) * form.row_nbytes
     number, owners = ROUNDS.index(name), np.repeat(owners, counts)
     return ArrayReads(name, number, form, owners, chunks, useful_nbytes)
+
+
+def _read_near(read: Callable[[int, int], AnyArray], rows: Int64Array) -> Int64Array:
+    """Return values by row from a function that reads spans, one span for rows near each other."""
+    numbers, places = np.unique(rows, return_inverse=True)
+    groups = np.split(numbers, np.flatnonzero(np.diff(numbers) > _NEAR) + 1)
+    spans = [(own, read(int(own[0]), int(own[-1]) + 1)) for own in groups if own.size]
+    found = [np.empty(0, np.int64), *(values[own - own[0]] for own, values in spans)]
+    values: Int64Array = np.concatenate(found).astype(np.int64)[places]
+    return values

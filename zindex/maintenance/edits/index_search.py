@@ -70,16 +70,6 @@ def open_lengths(source: LengthSource) -> Callable[[Int64Array], Int64Array]:
     return read
 
 
-def read_near(read: Callable[[int, int], AnyArray], rows: Int64Array) -> Int64Array:
-    """Return values by row from a function that reads spans, one span for rows near each other."""
-    numbers, places = np.unique(rows, return_inverse=True)
-    groups = np.split(numbers, np.flatnonzero(np.diff(numbers) > _BLOCK_ROWS) + 1)
-    spans = [(own, read(int(own[0]), int(own[-1]) + 1)) for own in groups if own.size]
-    found = [np.empty(0, np.int64), *(values[own - own[0]] for own, values in spans)]
-    values: Int64Array = np.concatenate(found).astype(np.int64)[places]
-    return values
-
-
 def search_sorted(boundaries: Rows, values: Int64Array, most: int) -> Int64Array:
     """Return the first row whose first column is at least each value; few rows are read.
 
