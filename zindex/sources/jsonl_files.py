@@ -155,30 +155,25 @@ class JsonlFiles(PartFiles):
 
     def _scan(self, file: SourceFile) -> FileScan:
         """Return the offset of each line; blank lines at the end are left out."""
-        nbytes = file.nbytes or 0
         found = [np.zeros(1, np.int64)]
-        last = b""
+        last, at = b"", 0
         digest = ContentDigest()
         with open_local(file) as descriptor:
-            at = 0
             while chunk := read_local(file, descriptor, at, _SCAN_NBYTES):
                 breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
                 found.append(breaks + (at + 1))
                 digest.add(chunk)
                 at += len(chunk)
                 last = chunk
-        if not last.endswith(b"\n"):
-            found.append(np.array([nbytes]))
-        offsets = np.concatenate(found)
-        if nbytes and len(offsets) > 1:
-            with open_local(file) as descriptor:
-                while len(offsets) > 1:
-                    start, stop = offsets[-2:].tolist()
-                    if read_local(file, descriptor, start, stop - start).strip():
-                        break
-                    offsets = offsets[:-1]
-        table = offsets[: 1 if not nbytes else None].reshape(-1, 1)
-        return FileScan(table, digest.to_int())
+            if not last.endswith(b"\n"):
+                found.append(np.array([at]))
+            offsets = np.concatenate(found)
+            while len(offsets) > 1:
+                start, stop = offsets[-2:].tolist()
+                if read_local(file, descriptor, start, stop - start).strip():
+                    break
+                offsets = offsets[:-1]
+        return FileScan(offsets.reshape(-1, 1), digest.to_int())
 
     def _parse_again(
         self, url: str, lines: list[bytes], index: int, first: int, number: int
