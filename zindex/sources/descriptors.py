@@ -51,10 +51,11 @@ class Descriptors:
         descriptor = self._opened.get(number)
         if descriptor is None:
             descriptor = self._open(number)
-        content = os.pread(descriptor, nbytes, offset)
-        if len(content) == nbytes:
-            return content
         file = self._files[number]
+        try:  # without the cost of `read_local`
+            content = os.pread(descriptor, nbytes, offset)
+        except OSError:
+            content = read_local(file, descriptor, offset, nbytes)  # raises an error of zindex
         while len(content) < nbytes:
             rest = read_local(file, descriptor, offset + len(content), nbytes - len(content))
             if not rest:
