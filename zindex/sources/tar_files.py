@@ -18,7 +18,7 @@ from zindex.formats.tar_headers import BLOCK_NBYTES
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import open_local, read_chunks
 from zindex.io.file_list import SourceFile, list_files
-from zindex.io.files import read_range
+from zindex.sources.descriptors import Descriptors
 from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths, RawSample
 from zindex.sources.sample_offsets import ContentDigest, FileScan, SampleOffsets
 from zindex.sources.sidecars import (
@@ -111,8 +111,13 @@ class TarFiles(PartFiles):
         # By file and part: the offset of the first sample, if known.
         self._begins: dict[int, dict[int, int | None]] = {}
         self._metadata: tuple[int, Metadata] | None = None
+        # The metadata file of each tar, opened on first use.
+        self._sidecars: Descriptors | None = None
         # Files for which a failed join of metadata is logged.
         self._logged: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_sidecars": None}
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of a part, in the order of its archive.
@@ -375,9 +380,10 @@ class TarFiles(PartFiles):
             return {}
         if start == _SEVERAL:
             return self._metadata_of(number)
-        sidecar, _ = find_sidecar(self._files[number])
+        if self._sidecars is None:
+            self._sidecars = Descriptors([find_sidecar(file)[0] for file in self._files])
         names = list(self._fields)
-        key, fields = parse_metadata(bytes(read_range(sidecar.place, start, stop)), names)
+        key, fields = parse_metadata(self._sidecars.read(number, start, stop - start), names)
         return {key: tuple(map(fields.get, names))}
 
 
