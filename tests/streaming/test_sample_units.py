@@ -58,9 +58,7 @@ def test_nine_files_are_shared_equally(tmp_path: Path, num_ranks: int, num_worke
     [(1, 9), (2047, 100), (70_000, 1000), (1_000_003, 1000), (50_000_001, 1000), (300_000, 10**5)],
 )
 def test_an_epoch_has_each_sample_once(num_samples: int, mean: int) -> None:
-    units = choose_units(
-        SampleCount(num_samples, num_samples * mean), UNIT_NBYTES, 2048, shuffle=True
-    )
+    units = choose_units(SampleCount(num_samples, num_samples * mean), 2048, shuffle=True)
     most = 2048 if num_samples < 100_000 else 40
     chosen = np.linspace(0, units.num_units - 1, min(units.num_units, most)).astype(int).tolist()
     found = []
@@ -78,7 +76,7 @@ def test_an_epoch_has_each_sample_once(num_samples: int, mean: int) -> None:
 
 
 def test_units_of_large_sources_are_spread_over_all_samples() -> None:
-    units = choose_units(SampleCount(10**9, 10**12), UNIT_NBYTES, 2048, shuffle=True)
+    units = choose_units(SampleCount(10**9, 10**12), 2048, shuffle=True)
     ranges, order = units.shuffled(12345, seed=1, name="a", epoch=0)
     assert order is not None
     starts = sorted(start for start, _ in ranges)

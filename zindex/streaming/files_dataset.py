@@ -22,7 +22,7 @@ from zindex.store.commit import fingerprint
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KIND
-from zindex.streaming.sample_units import UNIT_NBYTES, SampleUnits, choose_units
+from zindex.streaming.sample_units import SampleUnits, choose_units
 
 #: Default number of records per part.
 PART_LENGTH = 4096
@@ -153,7 +153,6 @@ class FilesDataset(IterableDataset[Sample]):
         process_fn: ProcessFn | None,
         shuffle_buffer: int,
         on_damage: OnDamage = "error",
-        unit_nbytes: int = UNIT_NBYTES,
     ) -> None:
         if process_fn is not None and not callable(process_fn):
             raise ConfigError(
@@ -162,7 +161,6 @@ class FilesDataset(IterableDataset[Sample]):
             )
         self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
-        self.unit_nbytes = unit_nbytes
         # Whether any sample can be skipped.
         self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
         self.process_fn = process_fn
@@ -175,7 +173,7 @@ class FilesDataset(IterableDataset[Sample]):
         if count is None:
             return None
         most = _NUM_UNITS if self.process_fn is None or self.packs else _NUM_CALLS
-        return choose_units(count, self.unit_nbytes, most, shuffle=self.shuffle_buffer > 1)
+        return choose_units(count, most, shuffle=self.shuffle_buffer > 1)
 
     @property
     def num_parts(self) -> int:
@@ -306,7 +304,8 @@ class JsonlIterableDataset(FilesDataset):
     on_damage
         ``"error"``, or ``"skip"`` to skip damaged lines, which ``num_skipped`` counts.
     part_nbytes
-        Bytes of a part of a plain local file.
+        Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
+        other. Other orders share units of samples, whose size follows from the samples.
 
     Raises
     ------
@@ -358,7 +357,8 @@ class MetaDistributedWebDataset(FilesDataset):
     on_damage
         ``"error"``, or ``"skip"`` to skip damaged samples, which ``num_skipped`` counts.
     part_nbytes
-        Bytes of a part of a plain local file.
+        Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
+        other. Other orders share units of samples, whose size follows from the samples.
 
     Raises
     ------

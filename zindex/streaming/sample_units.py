@@ -112,17 +112,13 @@ class SampleUnits:
         return ranges, np.argsort(words, kind="stable")
 
 
-def choose_units(
-    count: SampleCount, unit_nbytes: int, num_units: int, *, shuffle: bool
-) -> SampleUnits:
+def choose_units(count: SampleCount, num_units: int, *, shuffle: bool) -> SampleUnits:
     """Return units of a size that depends on the samples alone, not on ranks or workers.
 
     Parameters
     ----------
     count
         Number and bytes of the samples.
-    unit_nbytes
-        Approximate maximum bytes of a unit.
     num_units
         Units of an epoch, unless these would be too large.
     shuffle
@@ -130,13 +126,13 @@ def choose_units(
 
     Examples
     --------
-    >>> choose_units(SampleCount(100_000, 100_000_000), UNIT_NBYTES, 2048, shuffle=True)
+    >>> choose_units(SampleCount(100_000, 100_000_000), 2048, shuffle=True)
     SampleUnits(num_samples=100000, nbytes=100000000, block=4, width=12)
-    >>> choose_units(SampleCount(10**9, 10**12), UNIT_NBYTES, 2048, shuffle=True)
+    >>> choose_units(SampleCount(10**9, 10**12), 2048, shuffle=True)
     SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, width=128)
     """
     mean = max(1, count.nbytes // max(1, count.num_samples))
-    length = max(1, min(count.num_samples // num_units, _MAX_UNIT, unit_nbytes // mean))
+    length = max(1, min(count.num_samples // num_units, _MAX_UNIT, UNIT_NBYTES // mean))
     if not shuffle:
         return SampleUnits(count.num_samples, count.nbytes, length, 1)
     least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
