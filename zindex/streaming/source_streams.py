@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, islice
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -25,9 +25,20 @@ TOKENS = 1 << 32
 _MAX_IDLE = 1000
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
-# Number of the part or file, how many of its samples were left out, the other ones, their labels,
-# and the number of parts or files that the worker slot reads.
-_Item = tuple[int, int, Iterator[Sample], Sample, int]
+
+class _Item(NamedTuple):
+    """A part or file that a worker slot reads."""
+
+    number: int
+    samples: Iterator[Sample]
+    #: Fields that its samples share.
+    labels: Sample
+    #: Parts or files that the worker slot reads in an epoch.
+    num_items: int
+    #: How much of it was delivered before, as in a cursor, and the samples of that which are not
+    #: among `samples`.
+    begun: int = 0
+    num_skipped: int = 0
 
 
 class _Key(TypedDict):
@@ -76,8 +87,7 @@ class SourceStream:
 class _ReadStream(SourceStream):
     """A stream of a source that is read part by part or file by file."""
 
-    #: Samples of the current part or file that were delivered before, times the scale.
-    _begun = 0
+    #: What a cursor counts for each delivered sample of a part or file.
     _scale = 1
 
     def __iter__(self) -> Iterator[Sample]:
@@ -89,10 +99,10 @@ class _ReadStream(SourceStream):
         may_skip = getattr(dataset, "may_skip", True)
         finished, start, skipped = self.changed[key]
         while (item := self._item(finished, start)) is not None:
-            number, left_out, samples, labels, num_items = item
-            numbered, delivered = enumerate(samples, left_out + 1), left_out
+            delivered, labels = item.num_skipped, item.labels
+            numbered = enumerate(item.samples, delivered + 1)
             try:
-                for delivered, _ in islice(numbered, max(0, self._begun - left_out)):  # noqa: B007
+                for delivered, _ in islice(numbered, item.begun - item.num_skipped):  # noqa: B007
                     pass
                 first = delivered + 1
                 # Samples that this process has skipped in other parts, or skips again here.
@@ -109,15 +119,15 @@ class _ReadStream(SourceStream):
                     sample["__state__"] = head, changed, None
                     yield sample
             except Exception as error:
-                what = f"{self.source.kind.removesuffix('s')} {number}"
+                what = f"{self.source.kind.removesuffix('s')} {item.number}"
                 error.add_note(f"This came up in {what} of the dataset {self.source.name!r}.")
                 raise
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
                 empty.clear()
             else:
-                empty.add(number)
-            if self.source.cyclic and len(empty) >= num_items:
+                empty.add(item.number)
+            if self.source.cyclic and len(empty) >= item.num_items:
                 raise SourceError(
                     f"{self.source.name!r} must give samples in every loader worker, all "
                     f"{len(empty)} parts that worker {self.slot.worker} of rank {self.slot.rank} "
@@ -148,18 +158,18 @@ class PartStream(_ReadStream):
         epoch, part = divmod(number, num_items)
         if epoch and not source.cyclic:
             return None
-        self._begun = max(start, begun)
+        begun = max(start, begun)
         order = epoch + self._past
         key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
         samples: Iterator[Sample]
-        skipped = 0
+        num_skipped = 0
         if source.order != "keyed":
             samples = dataset.read_part(part)
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
         elif getattr(dataset, "units", None) is not None:
-            skipped = self._begun // self._scale if dataset.can_skip else 0
-            samples = dataset.read_shuffled(part, skip=skipped, **key)
+            num_skipped = begun // self._scale if dataset.can_skip else 0
+            samples = dataset.read_shuffled(part, skip=num_skipped, **key)
         else:
             part = int(keyed_order(np.array([part]), num_items, **key)[0])
             samples = shuffle_samples(
@@ -167,7 +177,8 @@ class PartStream(_ReadStream):
                 dataset.shuffle_buffer,
                 key=(source.seed, source.name, order, part),
             )
-        return part, skipped, samples, self._labels(source.seed, epoch), num_items
+        labels = self._labels(source.seed, epoch)
+        return _Item(part, samples, labels, num_items, begun, num_skipped)
 
 
 class PackedStream(PartStream):
@@ -205,20 +216,20 @@ class PackedStream(PartStream):
         """Yield the samples of all parts, each with its tokens in delivered sequences."""
         finished, start = self._next
         while (item := self._item(finished, start)) is not None:
-            number, left_out, samples, self._labels_now, num_items = item
-            first, num_tokens = divmod(self._begun, TOKENS)
+            self._labels_now = item.labels
+            first, num_tokens = divmod(item.begun, TOKENS)
             try:
-                for row, sample in enumerate(samples, left_out):
+                for row, sample in enumerate(item.samples, item.num_skipped):
                     if row >= first:
                         self._fed.append((finished, row))
                         self._next = finished, row + 1
                         yield sample, num_tokens if row == first else 0
             except Exception as error:
-                error.add_note(f"This came up in part {number} of {self.source.name!r}.")
+                error.add_note(f"This came up in part {item.number} of {self.source.name!r}.")
                 raise
             finished, start = finished + 1, 0
             self._num_idle += 1
-            if self.source.cyclic and self._num_idle >= _MAX_IDLE * num_items:
+            if self.source.cyclic and self._num_idle >= _MAX_IDLE * item.num_items:
                 raise SourceError(
                     f"{self.source.name!r} must give sequences in every loader worker, "
                     f"{_MAX_IDLE} epochs of worker {self.slot.worker} of rank {self.slot.rank} "
@@ -244,8 +255,7 @@ class UrlStream(_ReadStream):
             return None
         seed = self.source.seed + SEED_STEP * epoch + 64 * slot.rank + slot.slot
         samples = shuffle_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
-        self._begun = start
-        return url, 0, samples, self._labels(seed, epoch), num_items
+        return _Item(url, samples, self._labels(seed, epoch), num_items, start)
 
 
 def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:
