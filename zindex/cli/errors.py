@@ -5,14 +5,17 @@ import re
 
 import click
 
+from zindex.io.system_errors import remedy_of
+
 # Messages name an argument with its option: ``overwrite=True (--overwrite)``.
 _NAMED = re.compile(r"(\w+(?:=\S+)?) \((--[a-z][^()]*)\)")
+# What is wrong with a path; other system errors have the remedies of all readers and writers.
+_PATH = "check the path and its permissions"
 _REMEDIES = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOSPC: "make room or choose another place",
-    errno.EDQUOT: "make room or choose another place",
-    errno.EROFS: "choose another place",
+    errno.ENOTDIR: _PATH,
+    errno.EISDIR: _PATH,
 }
 
 
@@ -46,7 +49,7 @@ def name_options(message: str, command: click.Command) -> str:
 def describe_refusal(error: OSError) -> str:
     """Return the line for a system error that the user can mend."""
     reason = error.strerror or "it fails"
-    remedy = _REMEDIES.get(error.errno or 0, "check the path and its permissions")
+    remedy = _REMEDIES.get(error.errno or 0) or remedy_of(error)
     if error.filename is None:
         return f"the system refuses to read or write a file: {reason}; {remedy}"
     if error.errno == errno.ENOENT:

@@ -14,7 +14,7 @@ _CHECK_SECONDS = 1.0
 
 
 class Descriptors:
-    """Local files that stay open between reads, the last used ones.
+    """Local files that stay open between reads, the last opened ones.
 
     Parameters
     ----------
