@@ -6,12 +6,15 @@ import pytest
 
 from tests.forked import Forked
 
-BLOCK = """
+BLOCK = r"""
 import asyncio, ctypes, os, signal, sys, threading, time
 from zindex.cluster.termination import before_termination
 closed = threading.Event()
+def say(line):
+    # One write: two threads cannot mix their lines, as they can with print.
+    os.write(1, f"{line}\n".encode())
 def close():
-    print("closed", flush=True)
+    say("closed")
     closed.set()
 def terminate(process=None):
     os.kill(process or os.getpid(), signal.SIGTERM)
@@ -30,7 +33,7 @@ with before_termination(close, at_once=False):
 RUNNING = """
 with before_termination(lambda: (time.sleep(0.1), close()), at_once=False):
     terminate()
-    print("goes on", flush=True)
+    say("goes on")
 """
 
 # A loop takes the wakeups of all signals.
@@ -73,7 +76,7 @@ def test_a_forked_process_ends_alone() -> None:
 
 HANDLED = """
 def save(number, frame):
-    print("saves", flush=True)
+    say("saves")
 signal.signal(signal.SIGTERM, save)
 with before_termination(close, at_once={at_once}):
     terminate()
