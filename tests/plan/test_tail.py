@@ -23,7 +23,7 @@ from zindex.loading.megatron_samplers import (
 )
 from zindex.loading.sampler import ElasticSampler
 from zindex.plan.tail import Tail, count_windows, divide_evenly, parse_tail
-from zindex.streaming.processing.text_packing import TextPacking
+from zindex.processing.text_packing import TextPacking
 from zindex.streaming.zarr_text import ZarrText
 
 #: Of each rank the items of each step; None is padding.

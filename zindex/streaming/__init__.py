@@ -12,6 +12,21 @@ from zindex.lazy import lazy_names
 if TYPE_CHECKING:
     from zindex.datasets.record_dataset import RecordDataset as RecordDataset
     from zindex.keyed.dataset_factory import open_keyed_dataset as open_keyed_dataset
+    from zindex.processing.collate import PadCollate as PadCollate
+    from zindex.processing.collate import mixed_collate as mixed_collate
+    from zindex.processing.collate import stack_collate as stack_collate
+    from zindex.processing.image_samples import (
+        ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder,
+    )
+    from zindex.processing.image_samples import ImageRecords as ImageRecords
+    from zindex.processing.image_samples import (
+        ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
+    )
+    from zindex.processing.image_samples import ImageTextPairs as ImageTextPairs
+    from zindex.processing.text_packing import (
+        TextJonslProcessFnBuilder as TextJonslProcessFnBuilder,
+    )
+    from zindex.processing.text_packing import TextPacking as TextPacking
     from zindex.streaming.configuration.from_yaml import (
         instantiate_from_yaml as instantiate_from_yaml,
     )
@@ -33,21 +48,6 @@ if TYPE_CHECKING:
     from zindex.streaming.lengths.sample_length import TextLength as TextLength
     from zindex.streaming.lengths.statistics import count_lengths as count_lengths
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
-    from zindex.streaming.processing.collate import PadCollate as PadCollate
-    from zindex.streaming.processing.collate import mixed_collate as mixed_collate
-    from zindex.streaming.processing.collate import stack_collate as stack_collate
-    from zindex.streaming.processing.image_samples import (
-        ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder,
-    )
-    from zindex.streaming.processing.image_samples import ImageRecords as ImageRecords
-    from zindex.streaming.processing.image_samples import (
-        ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
-    )
-    from zindex.streaming.processing.image_samples import ImageTextPairs as ImageTextPairs
-    from zindex.streaming.processing.text_packing import (
-        TextJonslProcessFnBuilder as TextJonslProcessFnBuilder,
-    )
-    from zindex.streaming.processing.text_packing import TextPacking as TextPacking
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
     from zindex.streaming.run_split import open_run_split as open_run_split

@@ -13,10 +13,10 @@ from zindex.loading.data_parallel import find_place
 from zindex.loading.sampler import check_ranks
 from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.plan.settings import check_whole
+from zindex.processing.collate import refuse_default_collate
 from zindex.streaming import resuming
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
-from zindex.streaming.processing.collate import refuse_default_collate
 from zindex.streaming.protocols import Sample, find_fault
 from zindex.streaming.resharding import refuse_resharding
 from zindex.streaming.source_streams import open_source

@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader
 
 from zindex.errors import StateMismatchError
 from zindex.plan.settings import check_whole
+from zindex.processing.collate import mixed_collate
 from zindex.streaming.merged_dataset import MergedDataset
-from zindex.streaming.processing.collate import mixed_collate
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
 

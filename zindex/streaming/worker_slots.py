@@ -29,7 +29,7 @@ class Head(tuple[str, int, int, int, int]):
     """Origin, rank, ranks, slot, slots.
 
     The first item of each sample's state has this type, which torch's default collate function
-    refuses: see `zindex.streaming.processing.collate`.
+    refuses: see `zindex.processing.collate`.
     """
 
     __slots__ = ()

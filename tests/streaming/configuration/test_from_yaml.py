@@ -11,9 +11,9 @@ import pytest
 
 from tests.forked import run_fresh
 from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.processing.collate import PadCollate
 from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 from zindex.streaming.configuration.registry import register
-from zindex.streaming.processing.collate import PadCollate
 
 
 class Box:

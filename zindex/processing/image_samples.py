@@ -12,8 +12,8 @@ import torch
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.lazy import need
 from zindex.plan.settings import check_whole
+from zindex.processing.renaming import rename_parameters
 from zindex.sources.sample_files import OnDamage
-from zindex.streaming.processing.renaming import rename_parameters
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]

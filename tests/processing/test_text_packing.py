@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.text.test_text_encoder import make_tokenizer
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.processing.text_packing import TextJonslProcessFnBuilder, TextPacking
+from zindex.processing.text_packing import TextJonslProcessFnBuilder, TextPacking
 
 
 def read_numbers(text: str) -> list[int]:

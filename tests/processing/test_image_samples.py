@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.processing.image_samples import (
+from zindex.processing.image_samples import (
     ImageJsonlProcessFnBuilder,
     ImageReader,
     ImageRecords,

@@ -10,8 +10,8 @@ import torch
 
 from tests.streaming.tiny_sources import Items
 from zindex.errors import ConfigError, PlanError
+from zindex.processing.collate import PadCollate, mixed_collate, stack_collate
 from zindex.streaming import MergedDataset
-from zindex.streaming.processing.collate import PadCollate, mixed_collate, stack_collate
 
 
 def test_mixed() -> None:

@@ -11,8 +11,8 @@ from zindex.arrays import Int64Array
 from zindex.errors import SourceError, check_choice
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
+from zindex.processing.renaming import rename_parameters
 from zindex.store.commit import fingerprint
-from zindex.streaming.processing.renaming import rename_parameters
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
+from zindex.processing.renaming import rename_parameters
 from zindex.streaming import ImageTextPairProcessFnBuilder, TextJonslProcessFnBuilder, TextPacking
-from zindex.streaming.processing.renaming import rename_parameters
 
 
 def area(width: int, height: int = 2, *, unit: str = "m") -> None:

@@ -1,1 +1,0 @@
-"""Process functions for raw samples, and collate functions for batches."""
