@@ -30,6 +30,10 @@ from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.store.rows import Spans, read_many
 
+# Rows of a partition that are searched at a time. Few enough for freed memory to be used again: to
+# take a partition at once costs more in page faults than in reading.
+_SCANNED_ROWS = 1 << 17
+
 
 def open_order_source(
     item: PlannedIndex[Any], store: Store | None, folder: PlaceLike
@@ -156,7 +160,10 @@ class PackedSource:
         while plan.partition_bounds(partition)[2] <= place:
             partition += 1
         (first, low, _), (last, high, _) = arrays.partition_starts[partition : partition + 2]
-        parts = low + np.flatnonzero(arrays.part_index[int(low) : int(high)][:, 0] == document)
+        found: list[int] = []
+        for start in range(int(low), int(high), _SCANNED_ROWS):
+            rows = arrays.part_index[start : min(start + _SCANNED_ROWS, int(high))]
+            found += (start + np.flatnonzero(rows[:, 0] == document)).tolist()
         bounds = int(first), int(last) + 1
-        found = [bisect_right(arrays.sample_offset, part, *bounds) for part in parts.tolist()]
-        return np.array(found, np.int64) - 1
+        samples = [bisect_right(arrays.sample_offset, part, *bounds) for part in found]
+        return np.array(samples, np.int64) - 1
