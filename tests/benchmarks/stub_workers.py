@@ -1,7 +1,7 @@
 """Many Dask workers in one process: ``python -m tests.benchmarks.stub_workers ADDRESS NUMBER``.
 
-They hold tasks, send heartbeats and results as workers of nodes do, and compute in one thread for
-all of them.
+They hold tasks, send heartbeats and results as workers of nodes do, but do not monitor the system,
+and compute in one thread for all of them.
 """
 
 import asyncio
@@ -34,5 +34,7 @@ async def run(address: str, number: int) -> None:
 
 if __name__ == "__main__":
     logging.disable(logging.ERROR)  # of connections that end with the scheduler
-    dask.config.set(dask_settings())
+    # Each node reads its load twice a second, which takes a process all its time for 500 nodes.
+    monitor = {"distributed.admin.system-monitor.interval": "60s"}
+    dask.config.set(dask_settings() | monitor)
     asyncio.run(run(sys.argv[1], int(sys.argv[2])))
