@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -19,3 +20,15 @@ def cache_folders(name: str) -> list[Path]:
         base = caches if os.path.isabs(caches) else f"{home}/.cache"
         folders.insert(0, Path(base, "zindex", name))
     return folders
+
+
+def private_folders(name: str) -> list[Path]:
+    """Return those of `cache_folders` that only this user can write to, created if missing."""
+    found = []
+    for folder in cache_folders(name):
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = os.lstat(folder)
+            if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+                found.append(folder)
+    return found

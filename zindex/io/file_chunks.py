@@ -3,7 +3,9 @@
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.io import object_client
@@ -19,6 +21,8 @@ from zindex.io.system_errors import reading
 LOCAL_NBYTES = 1 << 16
 #: Bytes per request to an object store, and concurrent requests.
 REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
+#: Bytes of the first request, if it is not known whether more are needed.
+FIRST_NBYTES = 1 << 15
 
 
 def read_chunks(
@@ -40,10 +44,13 @@ def read_chunks(
     StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
         If it cannot be read.
     """
-    if isinstance(file.place, ObjectPath):
-        chunks: Generator[bytes, None, None] = _remote_chunks(file.place)
-    else:
+    if file.is_local:
         chunks = local_chunks(file, 0)
+    elif file.version:
+        chunks = remote_chunks(file, 0)
+    else:
+        assert isinstance(file.place, ObjectPath)
+        chunks = _remote_chunks(file.place)
     if file.compression is not None:
         chunks = decompress(chunks, file.compression, report)
     return chunks
@@ -76,12 +83,70 @@ def read_local(file: SourceFile, descriptor: int, offset: int, nbytes: int) -> b
         return os.pread(descriptor, nbytes, offset)
 
 
-def local_chunks(file: SourceFile, start: int) -> Generator[bytes, None, None]:
-    """Yield the content of a local file from an offset."""
+def local_chunks(
+    file: SourceFile, start: int, nbytes: int | None = None
+) -> Generator[bytes, None, None]:
+    """Yield the content of a local file from an offset, ``nbytes`` at a time."""
     with open_local(file) as descriptor:
-        while chunk := read_local(file, descriptor, start, LOCAL_NBYTES):
+        while chunk := read_local(file, descriptor, start, nbytes or LOCAL_NBYTES):
             start += len(chunk)
             yield chunk
+
+
+def look_up(file: SourceFile) -> SourceFile:
+    """Return a file of an object store with its size and version; local ones as they are.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such object.
+    StoreUnavailableError
+        If the store does not answer.
+    """
+    if isinstance(file.place, Path) or file.nbytes is not None:
+        return file
+    found = object_client.head(file.place)
+    if found is None:
+        raise StoreNotFoundError(f"no object {file.place}; check the URL")
+    return replace(file, nbytes=found.nbytes, version=found.version)
+
+
+def read_at(file: SourceFile, start: int, stop: int) -> bytes:
+    """Return bytes ``[start, stop)`` of a file that is not compressed and has its listed size.
+
+    Raises
+    ------
+    SourceError
+        If it has changed since it was listed or looked up.
+    StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
+        If it cannot be read.
+    """
+    if file.is_local:
+        with open_local(file) as descriptor:
+            return read_local(file, descriptor, start, stop - start)
+    assert isinstance(file.place, ObjectPath)
+    of = object_client.Head(file.nbytes or 0, file.version)
+    try:
+        return bytes(object_client.get_range(file.place, start, stop, of=of))
+    except FileNotFoundError:
+        raise StoreNotFoundError(f"no object {file.place} any more; restore it") from None
+
+
+def remote_chunks(file: SourceFile, start: int) -> Generator[bytes, None, None]:
+    """Yield the content of an object that was looked up, from an offset.
+
+    After the first, small request it is prefetched.
+
+    Raises
+    ------
+    SourceError
+        If the object has changed.
+    """
+    nbytes = file.nbytes or 0
+    at = min(start + FIRST_NBYTES, nbytes)
+    if start < at:
+        yield read_at(file, start, at)
+    yield from read_ahead(lambda one, two: read_at(file, at + one, at + two), nbytes - at)
 
 
 def _remote_chunks(place: ObjectPath) -> Generator[bytes, None, None]:

@@ -32,22 +32,32 @@ class SourceFile:
     #: As given by the user, for ``__url__``.
     url: str
     place: Place
-    #: Size; None in an object store.
+    #: Size; None in an object store until it is looked up.
     nbytes: int | None
     #: One of `COMPRESSIONS`; None if it is not compressed.
     compression: str | None = None
     #: Whether its sidecar is required.
     needs_sidecar: bool = False
+    #: Version of an object, once it is looked up.
+    version: str = ""
+    #: A local copy of its decompressed content, which has `nbytes`.
+    copy: Path | None = None
 
     @property
     def path(self) -> Path:
-        """Path of a local file."""
-        assert isinstance(self.place, Path)
-        return self.place
+        """Path of a local file, or of its local copy."""
+        path = self.copy or self.place
+        assert isinstance(path, Path)
+        return path
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it, or its copy, is in a file system."""
+        return self.copy is not None or isinstance(self.place, Path)
 
     @property
     def is_cut(self) -> bool:
-        """Whether it can be read from any offset: it is local and not compressed."""
+        """Whether it can be read from any offset: it has a known size and is not compressed."""
         return self.compression is None and self.nbytes is not None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zindex.errors import ConfigError, StoreError, StoreUnavailableError
+from zindex.errors import ConfigError, SourceError, StoreError, StoreUnavailableError
 from zindex.io import object_calls
 from zindex.io.backoff import Backoff
 from zindex.io.object_calls import CutShortError, ask, unavailable
@@ -130,19 +130,45 @@ def get_tail(path: ObjectPath, nbytes: int) -> Tail:
     return ask(path, "read", request)
 
 
-def get_range(path: ObjectPath, start: int, stop: int) -> memoryview:
-    """Return bytes ``[start, stop)`` of an object, fewer at its end."""
+def get_range(path: ObjectPath, start: int, stop: int, *, of: Head | None = None) -> memoryview:
+    """Return bytes ``[start, stop)`` of an object, fewer at its end.
+
+    Parameters
+    ----------
+    path, start, stop
+        The object, and the range.
+    of
+        Metadata that the object must have; None accepts any.
+
+    Raises
+    ------
+    SourceError
+        If it has other metadata.
+    FileNotFoundError
+        If it does not exist.
+    """
 
     def request(client: Any) -> memoryview:
         answer = client.get(path.key, options={"range": (start, stop)})
+        if of is not None and _head(answer.meta) != of:
+            raise _changed(path)
         return _whole(answer, min(stop, int(answer.meta["size"])) - start)
 
     try:
         return ask(path, "read", request)
     except StoreUnavailableError as error:
-        if "status 416" in str(error):  # the object ends before the start
-            return memoryview(b"")
-        raise
+        if "status 416" not in str(error):
+            raise
+        if of is not None and start < of.nbytes:
+            raise _changed(path) from None
+        return memoryview(b"")  # the object ends before the start
+
+
+def _changed(path: ObjectPath) -> SourceError:
+    return SourceError(
+        f"{path} must stay as it is while it is read, it was written since its samples were found; "
+        "restore it, or open the source again"
+    )
 
 
 def get_ranges(path: ObjectPath, starts: list[int], stops: list[int]) -> list[memoryview]:
@@ -184,6 +210,11 @@ def head(path: ObjectPath) -> Head | None:
         meta = ask(path, "looked up", lambda client: client.head(path.key))
     except FileNotFoundError:
         return None
+    return _head(meta)
+
+
+def _head(meta: Mapping[str, Any]) -> Head:
+    """Return the metadata of an object from a response."""
     return Head(int(meta["size"]), f"{meta['e_tag']} {meta['last_modified']}")
 
 

@@ -18,10 +18,20 @@ from zindex.formats.json_lines import (
     parse_object,
 )
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import LOCAL_NBYTES, local_chunks, open_local, read_chunks, read_local
+from zindex.io.file_chunks import (
+    LOCAL_NBYTES,
+    local_chunks,
+    open_local,
+    read_at,
+    read_chunks,
+    read_local,
+    remote_chunks,
+)
 from zindex.io.file_list import SourceFile, list_files
-from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths, RawSample
+from zindex.sources.opened_files import PREPARE_NBYTES
+from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths
 from zindex.sources.sample_offsets import ContentDigest, FileScan
+from zindex.sources.sample_requests import RawSample
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SCAN_NBYTES = 1 << 20
@@ -43,6 +53,8 @@ class JsonlFiles(PartFiles):
         ``"error"``: a line that is not a JSON object, such as a blank one before others, is an
         error. ``"skip"``: it is skipped, counted in ``num_skipped``, and logged once per file.
         Blank lines at the end of a file are ignored.
+    prepare_nbytes
+        Most stored bytes of compressed and remote files that are read in advance to find samples.
 
     Raises
     ------
@@ -63,12 +75,18 @@ class JsonlFiles(PartFiles):
     """
 
     kind = "jsonl"
+    _has_lines = True
 
     def __init__(
-        self, path: Paths, *, part_nbytes: int = 8 << 20, on_damage: OnDamage = "error"
+        self,
+        path: Paths,
+        *,
+        part_nbytes: int = 8 << 20,
+        on_damage: OnDamage = "error",
+        prepare_nbytes: int = PREPARE_NBYTES,
     ) -> None:
-        damage = DamageLog("lines of JSON objects", on_damage)
-        super().__init__(list_files(path, [".jsonl"]), part_nbytes, damage)
+        damage, files = DamageLog("lines of JSON objects", on_damage), list_files(path, [".jsonl"])
+        super().__init__(files, part_nbytes, damage, prepare_nbytes=prepare_nbytes)
         # By file and part: the line breaks before the last byte before the part, if known.
         self._breaks: dict[int, dict[int, int]] = {}
         self._is_exact = False
@@ -158,21 +176,21 @@ class JsonlFiles(PartFiles):
         found = [np.zeros(1, np.int64)]
         last, at = b"", 0
         digest = ContentDigest()
-        with open_local(file) as descriptor:
-            while chunk := read_local(file, descriptor, at, _SCAN_NBYTES):
-                breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
-                found.append(breaks + (at + 1))
-                digest.add(chunk)
-                at += len(chunk)
-                last = chunk
-            if not last.endswith(b"\n"):
-                found.append(np.array([at]))
-            offsets = np.concatenate(found)
-            while len(offsets) > 1:
-                start, stop = offsets[-2:].tolist()
-                if read_local(file, descriptor, start, stop - start).strip():
-                    break
-                offsets = offsets[:-1]
+        chunks = local_chunks(file, 0, _SCAN_NBYTES) if file.is_local else remote_chunks(file, 0)
+        for chunk in chunks:
+            breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+            found.append(breaks + (at + 1))
+            digest.add(chunk)
+            at += len(chunk)
+            last = chunk
+        if not last.endswith(b"\n"):
+            found.append(np.array([at]))
+        offsets = np.concatenate(found)
+        while len(offsets) > 1:
+            start, stop = offsets[-2:].tolist()
+            if read_at(file, start, stop).strip():
+                break
+            offsets = offsets[:-1]
         return FileScan(offsets.reshape(-1, 1), digest.to_int())
 
     def _parse_again(

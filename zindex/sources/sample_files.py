@@ -11,12 +11,21 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self, get_args
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import open_local, read_chunks, read_local
+from zindex.io.file_chunks import open_local, read_at, read_chunks, read_local
 from zindex.io.file_list import SourceFile
 from zindex.sources.descriptors import Descriptors
+from zindex.sources.opened_files import (
+    PREPARE_NBYTES,
+    OpenedFiles,
+    advance_nbytes,
+    look_up_all,
+    open_files,
+)
 from zindex.sources.sample_offsets import FileScan, SampleCount, SampleOffsets, find_offsets
+from zindex.sources.sample_requests import RawSample, SampleRequests
 from zindex.store.commit import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -162,6 +171,18 @@ class SampleFiles(ABC):
         """
         raise NotImplementedError
 
+    #: Whether samples are read by `request_samples`, from an object store, not by `read_samples`.
+    is_requested = False
+
+    def request_samples(
+        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None
+    ) -> SampleRequests:
+        """Return samples of ranges, in an order if it is not None.
+
+        Errors are those of `read_samples`, when the samples are iterated over.
+        """
+        raise NotImplementedError
+
     def parse_samples(self, raws: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Yield samples with ``__url__`` and ``__key__``, without damaged ones that are skipped.
 
@@ -190,8 +211,6 @@ class SampleFiles(ABC):
         """Return the SHA-256, in hex, of the list of files, their sizes and the parts."""
 
 
-#: Number of a file, number of a sample in it, and its bytes.
-RawSample = tuple[int, int, bytes]
 # At both ends of a file that is read in order, whose format has checksums there.
 _END_NBYTES = 1 << 16
 
@@ -209,6 +228,8 @@ class PartFiles(SampleFiles):
         Where damage is reported.
     counts
         Parts of each file; None derives them from ``part_nbytes``.
+    prepare_nbytes
+        Most stored bytes of compressed and remote files that are read in advance to find samples.
 
     Raises
     ------
@@ -218,6 +239,8 @@ class PartFiles(SampleFiles):
 
     #: Name of the format in the fingerprint.
     kind = ""
+    # Whether damaged files end after their last whole line.
+    _has_lines = False
 
     def __init__(
         self,
@@ -225,11 +248,15 @@ class PartFiles(SampleFiles):
         part_nbytes: int,
         damage: DamageLog,
         counts: Sequence[int] | None = None,
+        *,
+        prepare_nbytes: int = PREPARE_NBYTES,
     ) -> None:
         if part_nbytes < 1:
             raise ConfigError(
                 f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes}; leave it out"
             )
+        if prepare_nbytes < 0:
+            raise ConfigError(f"prepare_nbytes must be at least 0, got {prepare_nbytes}")
         if counts is None:
             sizes = [(file.nbytes or 0) if file.is_cut else 0 for file in files]
             counts = [max(1, -(-size // part_nbytes)) for size in sizes]
@@ -237,13 +264,18 @@ class PartFiles(SampleFiles):
         self._files, self._step, self.damage = files, part_nbytes, damage
         #: Further settings that determine the samples.
         self._settings: dict[str, Any] = {}
+        self._prepare_nbytes = prepare_nbytes
+        # The files with their sizes; empty if they are to be read in order.
+        self._known: list[SourceFile] | None = None
+        self._opened: OpenedFiles | None = None
         self._offsets: SampleOffsets | None = None
         self._descriptors = Descriptors(files)
         self._ends: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Offsets are found again, from the cache if the files are large.
-        return {**self.__dict__, "_offsets": None, "_descriptors": Descriptors(self._files)}
+        nothing = dict.fromkeys(("_offsets", "_opened"))
+        return {**self.__dict__, **nothing, "_descriptors": Descriptors(self._files)}
 
     @property
     def num_skipped(self) -> int:
@@ -272,18 +304,59 @@ class PartFiles(SampleFiles):
         Returns
         -------
         offsets
-            None if a file is compressed or in an object store.
+            None if more bytes than ``prepare_nbytes`` would have to be read in advance.
 
         Raises
         ------
         SourceError
             If a file is damaged, unless damage is skipped.
-        StoreNotFoundError, StoreUnreadableError
+        StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
             If a file cannot be read.
+        StoreUnwritableError
+            If there is no room for copies of compressed files.
         """
-        if self._offsets is None and all(file.is_cut for file in self._files):
-            self._offsets = find_offsets(self._files, self._scan, self._identify)
+        if self._known is None:
+            self._known = self._look_up()
+        if self._offsets is None and self._known:
+            opened = self._open(self._known)
+            if self.damage.on_damage == "error":
+                self._report_copied(opened)
+            self._opened, self._descriptors = opened, Descriptors(opened.files)
+            offsets = find_offsets(opened.files, self._scan, self._identify)
+            if self.damage.on_damage == "skip":
+                self._report_copied(opened, offsets)
+            self._offsets = offsets
         return self._offsets
+
+    def _open(self, files: Sequence[SourceFile]) -> OpenedFiles:
+        """Return files that can be read at any offset."""
+        return open_files(files, whole_lines=self._has_lines)
+
+    def _look_up(self) -> list[SourceFile]:
+        """Return the files with their sizes; none if they are to be read in order."""
+        if all(file.is_cut for file in self._files):
+            return list(self._files)
+        if not self._prepare_nbytes:
+            return []
+        known = look_up_all(self._files)
+        nbytes = advance_nbytes(known)
+        if nbytes <= self._prepare_nbytes:
+            return known
+        logger.warning(
+            "%s: the files are read one after the other, and not mixed: %s bytes are compressed or "
+            "in an object store, more than prepare_nbytes, %s, which are read in advance to read "
+            "samples in any order; raise it, or import them (zindex import)",
+            *(self.urls[0], f"{nbytes:,}", f"{self._prepare_nbytes:,}"),
+        )
+        return []
+
+    def _report_copied(self, opened: OpenedFiles, offsets: SampleOffsets | None = None) -> None:
+        """Report the damage of compressed files, unless finding the samples has."""
+        for number, damages in enumerate(opened.damages):
+            for damage in damages:
+                left_out = "the rest of it" if damage.is_end else "nothing, but it may be wrong"
+                if not damage.is_end or offsets is None or offsets.scans[number].is_whole:
+                    self.damage.report(self.urls[number], damage.to_error(), left_out)
 
     def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[RawSample]:
         """Return the bytes of samples; see `SampleFiles.read_samples`."""
@@ -303,6 +376,27 @@ class PartFiles(SampleFiles):
             self._check_unchanged(number, modified)
         return found
 
+    @property
+    def is_requested(self) -> bool:  # type: ignore[override]
+        """Whether a file is in an object store, and not copied."""
+        return self._offsets is not None and self._offsets.is_remote
+
+    def request_samples(
+        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None
+    ) -> SampleRequests:
+        """Return samples of ranges in an order; see `SampleFiles.request_samples`."""
+        assert self._offsets is not None
+        return SampleRequests(self._offsets, ranges, order, self._read_span)
+
+    def _read_span(self, number: int, start: int, stop: int) -> bytes:
+        """Return bytes of a file, in any thread."""
+        assert self._opened is not None
+        file = self._opened.files[number]
+        content = read_at(file, start, stop)
+        if file.is_local:
+            self._check_unchanged(number, os.stat(file.path).st_mtime_ns)
+        return content
+
     def _scan(self, file: SourceFile) -> FileScan:
         """Return what is in a file; see `zindex.sources.sample_offsets`."""
         raise NotImplementedError
@@ -310,7 +404,8 @@ class PartFiles(SampleFiles):
     def _check_unchanged(self, number: int, modified: int) -> None:
         """Raise if a file that was written since its samples were found has other content."""
         assert self._offsets is not None
-        scan, file = self._offsets.scans[number], self._files[number]
+        assert self._opened is not None
+        scan, file = self._offsets.scans[number], self._opened.files[number]
         if modified == scan.modified:
             return
         num_skipped = self.damage.num_skipped

@@ -9,22 +9,26 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.cache_folders import cache_folders
+from zindex.cache_folders import private_folders
 from zindex.errors import StoreError
 from zindex.io.file_list import SourceFile
 from zindex.io.local import write_once
+from zindex.io.plain_copies import locked
+from zindex.io.request_threads import map_in_threads
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 #: Smallest file whose table is kept on disk; smaller ones are scanned faster than a table is kept.
 MIN_KEPT_NBYTES = 16 << 20
@@ -92,6 +96,8 @@ class SampleCount:
 
     num_samples: int
     nbytes: int
+    #: Whether reading adjacent ones takes a request to an object store.
+    is_remote: bool = False
 
 
 class SampleOffsets(SampleCount):
@@ -101,13 +107,15 @@ class SampleOffsets(SampleCount):
     ----------
     scans
         What was found in each file.
+    is_remote
+        Whether a file is in an object store.
     """
 
-    def __init__(self, scans: Sequence[FileScan]) -> None:
+    def __init__(self, scans: Sequence[FileScan], *, is_remote: bool = False) -> None:
         tables = [scan.table for scan in scans]
         firsts = [*accumulate((len(table) - 1 for table in tables), initial=0)]
         nbytes = sum(int(table[-1, 0]) - int(table[0, 0]) for table in tables)
-        super().__init__(firsts[-1], nbytes)
+        super().__init__(firsts[-1], nbytes, is_remote)
         self.scans, self.tables, self._firsts = scans, tables, firsts
 
     def split(self, start: int, stop: int) -> list[tuple[int, int, int]]:
@@ -133,7 +141,8 @@ def find_offsets(
     Parameters
     ----------
     files
-        Local files that are not compressed. A file that is listed twice is scanned once.
+        Files of known sizes that are not compressed. A file that is listed twice is scanned once,
+        and one in an object store by one process of those that share a cache.
     scan
         Returns the table of a file, and its digest.
     identity
@@ -143,12 +152,13 @@ def find_offsets(
     ------
     SourceError
         If a file is damaged.
-    StoreNotFoundError, StoreUnreadableError
+    StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
         If it cannot be read.
     """
-    given = {file.path: file for file in files}
 
     def find(file: SourceFile) -> FileScan:
+        if not file.is_local:
+            return _find_remote(file, scan, identity)
         path = found = None
         modified = 0
         with suppress(OSError):  # then reading the file raises, too
@@ -163,27 +173,52 @@ def find_offsets(
         found.modified = modified
         return found
 
-    if len(given) == 1:
-        scans = [*map(find, given.values())]
-    else:
-        with ThreadPoolExecutor(min(_NUM_THREADS, len(given))) as threads:
-            scans = [*threads.map(find, given.values())]
-    by_path = dict(zip(given, scans, strict=True))
-    return SampleOffsets([by_path[file.path] for file in files])
+    is_remote = not all(file.is_local for file in files)
+    return SampleOffsets(each_once(find, files, is_shared=is_remote), is_remote=is_remote)
+
+
+def each_once(
+    function: Callable[[SourceFile], R], files: Sequence[SourceFile], *, is_shared: bool
+) -> list[R]:
+    """Return the results of a function for some files, in threads, once for each of them.
+
+    If the work is shared with other processes, which do the same, they begin at different files.
+    """
+    given = list({file.place: file for file in files}.values())
+    first = os.getpid() % len(given) if is_shared else 0
+    given = given[first:] + given[:first]
+    found = map_in_threads(min(_NUM_THREADS, len(given)), function, given)
+    by_place = {file.place: one for file, one in zip(given, found, strict=True)}
+    return [by_place[file.place] for file in files]
+
+
+def _find_remote(
+    file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: Callable[[SourceFile], str]
+) -> FileScan:
+    """Return what is in an object, always kept: requests take longer than reading a table."""
+    path = _name_table(file, identity(file))
+    found = None if path is None else _load(path, file)
+    if path is None or found is not None:
+        return found or scan(file)
+    with locked(path.with_suffix(".lock")):
+        found = _load(path, file)
+        if found is None:
+            logger.info("%s: finding the samples in %s bytes", file.url, f"{file.nbytes:,}")
+            found = scan(file)
+            if found.is_whole:
+                _keep(path, found)
+    return found
 
 
 def _name_table(file: SourceFile, identity: str) -> Path | None:
     """Return the place of a table in the cache; None without a cache that only its user writes."""
-    status = os.stat(file.path)
-    facts = (os.path.realpath(file.path), status.st_size, status.st_mtime_ns, identity, _VERSION)
+    facts: tuple[object, ...] = (str(file.place), file.nbytes, file.version, identity, _VERSION)
+    if file.is_local:
+        status, path = os.stat(file.path), os.path.realpath(file.path)
+        facts = (path, status.st_size, status.st_mtime_ns, identity, _VERSION)
     name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.npy"
-    for folder in cache_folders("samples"):
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = os.lstat(folder)
-            if found.st_uid == os.geteuid() and not found.st_mode & 0o022:
-                return folder / name
-    return None
+    folders = private_folders("samples")
+    return folders[0] / name if folders else None
 
 
 def _load(path: Path, file: SourceFile) -> FileScan | None:

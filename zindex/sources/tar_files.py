@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,19 @@ from zindex.formats.tar_headers import BLOCK_NBYTES
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import open_local, read_chunks
 from zindex.io.file_list import SourceFile, list_files
+from zindex.io.objects import Place
+from zindex.io.request_threads import map_in_threads
 from zindex.sources.descriptors import Descriptors
-from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths, RawSample
+from zindex.sources.opened_files import (
+    NUM_REQUESTS,
+    PREPARE_NBYTES,
+    OpenedFiles,
+    look_up_all,
+    open_files,
+)
+from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths
 from zindex.sources.sample_offsets import ContentDigest, FileScan, SampleOffsets
+from zindex.sources.sample_requests import RawSample
 from zindex.sources.sidecars import (
     Metadata,
     check_meta_names,
@@ -29,6 +40,7 @@ from zindex.sources.sidecars import (
     parse_metadata,
     parse_sidecar,
     read_sidecar,
+    sidecar_of,
     watch_joins,
 )
 from zindex.sources.tar_members import (
@@ -39,6 +51,7 @@ from zindex.sources.tar_members import (
     FileBuffer,
     check_rest,
     iterate_members,
+    open_headers,
 )
 
 # In tables of samples: there is no line of metadata, or several of one key.
@@ -74,6 +87,8 @@ class TarFiles(PartFiles):
         ``"error"``: damaged or rejected samples are an error. ``"skip"``: the sample, or the rest
         of the archive if it is unreadable, is skipped, counted in ``num_skipped``, and logged once
         per file.
+    prepare_nbytes
+        Most stored bytes of compressed and remote files that are read in advance to find samples.
 
     Raises
     ------
@@ -102,11 +117,12 @@ class TarFiles(PartFiles):
         include_dirs: str | None = None,
         part_nbytes: int = 64 << 20,
         on_damage: OnDamage = "error",
+        prepare_nbytes: int = PREPARE_NBYTES,
     ) -> None:
         damage = DamageLog("a whole tar archive of samples", on_damage)
         self._fields = check_meta_names(meta_names)
         files = list_files(path, ["tar"], include_dirs=include_dirs)
-        super().__init__(files, part_nbytes, damage)
+        super().__init__(files, part_nbytes, damage, prepare_nbytes=prepare_nbytes)
         self._settings = {"meta_names": list(self._fields)}
         # By file and part: the offset of the first sample, if known.
         self._begins: dict[int, dict[int, int | None]] = {}
@@ -116,8 +132,13 @@ class TarFiles(PartFiles):
         # Files for which a failed join of metadata is logged.
         self._logged: set[str] = set()
 
+        # Metadata files in object stores, by tar: None if there is none, and their copies.
+        self._known_sidecars: dict[Place, SourceFile | None] | None = None
+        self._copied_sidecars: OpenedFiles | None = None
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_sidecars": None}
+        nothing = dict.fromkeys(("_sidecars", "_copied_sidecars"))
+        return {**super().__getstate__(), **nothing}
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of a part, in the order of its archive.
@@ -230,8 +251,7 @@ class TarFiles(PartFiles):
         digest, is_whole = ContentDigest(), True
         lines = self._find_lines(file, digest) if self._fields or file.needs_sidecar else {}
         missing = (_NO_LINE, _NO_LINE)
-        with open_local(file) as descriptor:
-            buffer = FileBuffer(file, descriptor, HEADERS_NBYTES, digest)
+        with open_headers(file, digest) as buffer:
             try:
                 for start, name, _ in iterate_members(buffer, 0, with_content=False):
                     key = key_of(name)
@@ -250,6 +270,34 @@ class TarFiles(PartFiles):
                 is_whole = False
         end = buffer.end or 0
         return FileScan(np.array([*rows, (end, *missing)], np.int64), digest.to_int(), is_whole)
+
+    def _open(self, files: Sequence[SourceFile]) -> OpenedFiles:
+        """Return files that can be read at any offset, after their metadata files are copied."""
+        remote = list({file.place: file for file in files if not file.is_local}.values())
+        if self._known_sidecars is None:
+            wanted = [file for file in remote if self._fields or file.needs_sidecar]
+            found = map_in_threads(min(NUM_REQUESTS, len(wanted)), find_sidecar, wanted)
+            known = look_up_all([sidecar for sidecar, nbytes in found if nbytes is not None])
+            by_place = {sidecar.place: sidecar for sidecar in known}
+            self._known_sidecars = {
+                file.place: by_place.get(sidecar.place)
+                for file, (sidecar, _) in zip(wanted, found, strict=True)
+            }
+        sidecars = [one for one in self._known_sidecars.values() if one is not None]
+        if sidecars:
+            self._copied_sidecars = open_files(sidecars, copy_all=True)
+        return super()._open(files)
+
+    def _find_sidecar(self, file: SourceFile) -> tuple[SourceFile, int | None]:
+        """Return the metadata file of a tar, or its copy, and its size, None without one."""
+        if isinstance(file.place, Path):
+            return find_sidecar(file)
+        known = (self._known_sidecars or {}).get(file.place)
+        if known is None:
+            return sidecar_of(file), None
+        assert self._copied_sidecars is not None
+        copied = next(one for one in self._copied_sidecars.files if one.place == known.place)
+        return copied, copied.nbytes
 
     def find_samples(self) -> SampleOffsets | None:
         """Return where all samples start, found once; warn of those without metadata.
@@ -280,13 +328,13 @@ class TarFiles(PartFiles):
     def _explain(self, number: int, lines: Int64Array) -> str:
         """Return why no sample of a file has metadata."""
         assert self._offsets is not None
-        file, ids = self._files[number], np.flatnonzero(lines != _NO_ID)
-        sidecar, nbytes = find_sidecar(file)
+        assert self._opened is not None
+        file, ids = self._opened.files[number], np.flatnonzero(lines != _NO_ID)
+        sidecar, nbytes = self._find_sidecar(file)
         last = ""
         if len(ids):
             start = int(self._offsets.tables[number][ids[-1], 0])
-            with open_local(file) as descriptor:
-                buffer = FileBuffer(file, descriptor, HEADERS_NBYTES)
+            with open_headers(file) as buffer:
                 _, name, _ = next(iterate_members(buffer, start, with_content=False))
             last = key_of(name) or name
         return explain_joins(len(lines), len(ids), last, bool(nbytes), sidecar.url)
@@ -354,15 +402,17 @@ class TarFiles(PartFiles):
         """Return what else determines the table of a file: its metadata."""
         facts = None
         if self._fields:
-            sidecar, nbytes = find_sidecar(file)
-            modified = None if nbytes is None else sidecar.path.stat().st_mtime_ns
-            facts = sidecar.path.name, nbytes, modified
+            sidecar, nbytes = self._find_sidecar(file)
+            version: object = sidecar.version or None
+            if nbytes is not None and isinstance(sidecar.place, Path):
+                version = sidecar.path.stat().st_mtime_ns
+            facts = sidecar.place.name, nbytes, version
         return repr((self.kind, bool(self._fields), facts))
 
     def _find_lines(self, file: SourceFile, digest: ContentDigest) -> dict[str, tuple[int, int]]:
         """Return the bytes of each sample's line of metadata, by key."""
         found: dict[str, tuple[int, int]] = {}
-        sidecar, nbytes = find_sidecar(file)
+        sidecar, nbytes = self._find_sidecar(file)
         if nbytes is None:
             return found
         with closing(read_chunks(sidecar)) as chunks:
@@ -381,7 +431,7 @@ class TarFiles(PartFiles):
         if start == _SEVERAL:
             return self._metadata_of(number)
         if self._sidecars is None:
-            self._sidecars = Descriptors([find_sidecar(file)[0] for file in self._files])
+            self._sidecars = Descriptors([self._find_sidecar(file)[0] for file in self._files])
         names = list(self._fields)
         key, fields = parse_metadata(self._sidecars.read(number, start, stop - start), names)
         return {key: tuple(map(fields.get, names))}

@@ -5,11 +5,12 @@ Nothing is unpacked, and no name or link is followed: names only become keys of 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from zindex.errors import SourceError
 from zindex.formats import tar_headers
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import read_local
+from zindex.io.file_chunks import open_local, read_local, remote_chunks
 from zindex.io.file_list import SourceFile
 from zindex.sources.sample_offsets import ContentDigest
 
@@ -21,6 +22,8 @@ MAX_PADDING_NBYTES = 64 << 20
 STEP_NBYTES, HEADERS_NBYTES = 1 << 18, 1 << 15
 # With each header, as many bytes are read ahead as the last member had, up to this limit.
 _MAX_AHEAD_NBYTES = 8 << 20
+# Longest gap between headers in an object store that is read: a request takes no less time.
+_MAX_GAP_NBYTES = 16 << 20
 
 
 #: Offset of a member, including its extended headers; its name; its content, or the reason for its
@@ -138,6 +141,63 @@ class ChunkBuffer(ArchiveBuffer):
         self.base = start
         self.buffer = next(self.chunks, b"")
         return self.buffer
+
+
+class ObjectBuffer(ChunkBuffer):
+    """Buffers an object that was looked up, forward only; long gaps between reads are not read.
+
+    Parameters
+    ----------
+    file
+        The object.
+    digest
+        Digests what is read.
+    """
+
+    def __init__(self, file: SourceFile, digest: ContentDigest | None = None) -> None:
+        self.file, self.digest, self.nbytes = file, digest, file.nbytes or 0
+        self._source = remote_chunks(file, 0)
+        super().__init__(self._read())
+
+    def cover(self, start: int, nbytes: int) -> None:
+        """Continue behind a gap, or as `ChunkBuffer`."""
+        if start + nbytes > self.nbytes:
+            raise ended(start, nbytes, self.nbytes)
+        if start - self.base - len(self.buffer) > _MAX_GAP_NBYTES:
+            self._source.close()
+            self._source = remote_chunks(self.file, start)
+            self.base, self.buffer = start, b""
+        super().cover(start, nbytes)
+
+    def _read(self) -> Iterator[bytes]:
+        """Yield chunks from wherever the next one starts."""
+        while chunk := next(self._source, b""):
+            if self.digest is not None:
+                self.digest.add(chunk)
+            yield chunk
+
+    def close(self) -> None:
+        """End the requests that were made ahead."""
+        self._source.close()
+
+
+@contextmanager
+def open_headers(file: SourceFile, digest: ContentDigest | None = None) -> Iterator[ArchiveBuffer]:
+    """Open a buffer for the headers of an archive that is not compressed.
+
+    Parameters
+    ----------
+    file
+        The archive.
+    digest
+        Digests what is read.
+    """
+    if file.is_local:
+        with open_local(file) as descriptor:
+            yield FileBuffer(file, descriptor, HEADERS_NBYTES, digest)
+    else:
+        with closing(ObjectBuffer(file, digest)) as buffer:
+            yield buffer
 
 
 def ended(start: int, nbytes: int, stop: int) -> DamageError:

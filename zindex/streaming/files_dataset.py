@@ -1,11 +1,12 @@
 """Stream the samples of jsonl files, tar archives and stores of records, part by part."""
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -15,14 +16,16 @@ from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
 from zindex.plan.settings import check_whole
 from zindex.sources.jsonl_files import JsonlFiles
+from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.sample_files import OnDamage, Paths, SampleFiles
 from zindex.sources.sample_offsets import SampleCount
+from zindex.sources.sample_requests import SampleRequests
 from zindex.sources.tar_files import TarFiles
 from zindex.store.commit import fingerprint
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KIND
-from zindex.streaming.sample_units import SampleUnits, choose_units
+from zindex.streaming.sample_units import UNIT_NBYTES, SampleUnits, choose_units
 
 #: Default number of records per part.
 PART_LENGTH = 4096
@@ -31,6 +34,8 @@ PART_LENGTH = 4096
 _NUM_UNITS, _NUM_CALLS = 2048, 512
 # Maximum records of a batched read, and their approximate bytes.
 _MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
+# Units that are requested in advance.
+_MAX_AHEAD = 64
 
 
 class StoredRecords(SampleFiles):
@@ -114,6 +119,16 @@ class StoredRecords(SampleFiles):
         return fingerprint({"store": self.store.fingerprint, "part_length": self.part_length})
 
 
+class Unit(NamedTuple):
+    """A unit of samples to read."""
+
+    part: int
+    #: Seed, name and epoch of the order of samples; None for that of the files.
+    order: tuple[int, str, int] | None = None
+    #: Samples to leave out at the start, without parsing them; 0 unless the dataset `can_skip`.
+    skip: int = 0
+
+
 Sample = dict[str, Any]
 #: Maps the raw samples of a part to those of the dataset; called once for each part.
 ProcessFn = Callable[[Iterator[Sample]], Iterable[Sample]]
@@ -165,6 +180,8 @@ class FilesDataset(IterableDataset[Sample]):
         self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
         self.process_fn = process_fn
         self.urls = list(files.urls)
+        # Units that are requested in advance, by process.
+        self._requested: dict[tuple[int, Unit], SampleRequests] = {}
 
     @cached_property
     def units(self) -> SampleUnits | None:
@@ -172,7 +189,8 @@ class FilesDataset(IterableDataset[Sample]):
         count = self.files.find_samples()
         if count is None:
             return None
-        most = _NUM_UNITS if self.process_fn is None or self.packs else _NUM_CALLS
+        is_called = self.process_fn is not None and not self.packs
+        most = _NUM_CALLS if is_called or count.is_remote else _NUM_UNITS
         return choose_units(count, most, shuffle=self.shuffle_buffer > 1)
 
     @property
@@ -192,25 +210,19 @@ class FilesDataset(IterableDataset[Sample]):
         """
         if self.units is None:
             return self._process(self.files.read_part(part))
-        return self._process(self._parse([self.units.range_of(part)], None, 0))
+        return self.read_unit(Unit(part))
 
-    def read_shuffled(
-        self, part: int, *, seed: int, name: str, epoch: int, skip: int = 0
-    ) -> Iterator[Sample]:
-        """Return the samples of a unit in the order of an epoch.
+    def read_unit(self, unit: Unit, upcoming: Iterator[Unit] | None = None) -> Iterator[Sample]:
+        """Return the samples of a unit in the order of its epoch.
 
         Parameters
         ----------
-        part
-            Number of the unit in the epoch.
-        seed, name, epoch
-            Key of the order.
-        skip
-            Samples to leave out at the start, without parsing them; 0 unless `can_skip`.
+        unit
+            The unit.
+        upcoming
+            Units that are read next, which are requested from object stores in advance.
         """
-        assert self.units is not None
-        ranges, order = self.units.shuffled(part, seed=seed, name=name, epoch=epoch)
-        return self._process(self._parse(ranges, order, skip))
+        return self._process(self._parse(unit, upcoming or iter(())))
 
     @property
     def packs(self) -> bool:
@@ -228,15 +240,55 @@ class FilesDataset(IterableDataset[Sample]):
         """Whether each sample is one that was read, so that delivered ones need no parsing."""
         return self.process_fn is None and not self.may_skip
 
-    def _parse(
-        self, ranges: Sequence[tuple[int, int]], order: Int64Array | None, skip: int
-    ) -> Iterator[Sample]:
-        """Yield the samples of some ranges, in an order or in theirs."""
+    def _parse(self, unit: Unit, upcoming: Iterator[Unit]) -> Iterator[Sample]:
+        """Yield the samples of a unit."""
         self.files.find_samples()
-        raws = self.files.read_samples(ranges)
-        if order is not None:
-            raws = [raws[place] for place in order.tolist()]
-        yield from self.files.parse_samples(raws[skip:])
+        raws: Iterable[Any]
+        if self.files.is_requested:
+            raws = self._request(unit, upcoming)
+        else:
+            ranges, order = self._locate(unit)
+            raws = self.files.read_samples(ranges)
+            if order is not None:
+                raws = [raws[place] for place in order.tolist()]
+            raws = raws[unit.skip :]
+        yield from self.files.parse_samples(raws)
+
+    def _locate(self, unit: Unit) -> tuple[list[tuple[int, int]], Int64Array | None]:
+        """Return the ranges of samples of a unit, and the order of an epoch if it has one."""
+        assert self.units is not None
+        if unit.order is None:
+            return [self.units.range_of(unit.part)], None
+        seed, name, epoch = unit.order
+        return self.units.shuffled(unit.part, seed=seed, name=name, epoch=epoch)
+
+    def _request(self, unit: Unit, upcoming: Iterator[Unit]) -> Iterator[Any]:
+        """Yield the raw samples of a unit; its others, and more units, are requested after the first.
+
+        As many units are requested in advance as a large one has bytes.
+        """
+        process = os.getpid()  # requests of a process are lost after a fork
+        requests = self._requested.get((process, unit)) or self._begin(unit)
+        raws = iter(requests)
+        yield from islice(raws, 1)
+        requests.begin()
+        num_ahead = UNIT_NBYTES // max(1, self.part_nbytes(unit.part) or 0)
+        before, self._requested = self._requested, {}
+        for one in islice(upcoming, max(1, min(num_ahead, _MAX_AHEAD))):
+            found = before.get((process, one)) or self._begin(one)
+            found.begin()
+            self._requested[process, one] = found
+        yield from raws
+
+    def _begin(self, unit: Unit) -> SampleRequests:
+        """Return the requests for a unit."""
+        ranges, order = self._locate(unit)
+        if unit.skip and order is None:
+            order = np.arange(sum(stop - start for start, stop in ranges))
+        return self.files.request_samples(ranges, None if order is None else order[unit.skip :])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_requested": {}}
 
     def part_nbytes(self, part: int) -> int | None:
         """Return the bytes of a part, an average; None if that would take a request to a store."""
@@ -306,6 +358,10 @@ class JsonlIterableDataset(FilesDataset):
     part_nbytes
         Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
         other. Other orders share units of samples, whose size follows from the samples.
+    prepare_nbytes
+        Compressed files and files at URLs with at most as many bytes together, as they are stored,
+        are read in advance to read their samples in any order; 0, or more bytes, reads file by
+        file.
 
     Raises
     ------
@@ -330,8 +386,11 @@ class JsonlIterableDataset(FilesDataset):
         shuffle_buffer: int = 1000,
         on_damage: OnDamage = "error",
         part_nbytes: int = 8 << 20,
+        prepare_nbytes: int = PREPARE_NBYTES,
     ) -> None:
-        files = JsonlFiles(path, part_nbytes=part_nbytes, on_damage=on_damage)
+        files = JsonlFiles(
+            path, part_nbytes=part_nbytes, on_damage=on_damage, prepare_nbytes=prepare_nbytes
+        )
         super().__init__(files, process_fn, shuffle_buffer, on_damage)
 
 
@@ -359,6 +418,10 @@ class MetaDistributedWebDataset(FilesDataset):
     part_nbytes
         Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
         other. Other orders share units of samples, whose size follows from the samples.
+    prepare_nbytes
+        Compressed files and files at URLs with at most as many bytes together, as they are stored,
+        are read in advance to read their samples in any order; 0, or more bytes, reads file by
+        file.
 
     Raises
     ------
@@ -385,6 +448,7 @@ class MetaDistributedWebDataset(FilesDataset):
         shuffle_buffer: int = 1000,
         on_damage: OnDamage = "error",
         part_nbytes: int = 64 << 20,
+        prepare_nbytes: int = PREPARE_NBYTES,
     ) -> None:
         files = TarFiles(
             path,
@@ -392,6 +456,7 @@ class MetaDistributedWebDataset(FilesDataset):
             include_dirs=include_dirs,
             part_nbytes=part_nbytes,
             on_damage=on_damage,
+            prepare_nbytes=prepare_nbytes,
         )
         super().__init__(files, process_fn, shuffle_buffer, on_damage)
 

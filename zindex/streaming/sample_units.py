@@ -12,6 +12,8 @@ from zindex.streaming.orders import keyed_order
 
 # Maximum samples of a unit, and adjacent ones that are read together: their number and bytes.
 _MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16
+# The same in object stores, where each block is a request.
+_MAX_REQUEST, _REQUEST_NBYTES = 1024, 1 << 17
 # Adjacent samples that are read together even in small units, where each read costs more than they.
 _MIN_BLOCK = 4
 #: Approximate maximum bytes of a unit, which is held in memory.
@@ -136,5 +138,8 @@ def choose_units(count: SampleCount, num_units: int, *, shuffle: bool) -> Sample
     if not shuffle:
         return SampleUnits(count.num_samples, count.nbytes, length, 1)
     least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
-    block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, max(least, length // 128)))
+    if count.is_remote:
+        block = max(1, min(_MAX_REQUEST, _REQUEST_NBYTES // mean, max(least, length // 96)))
+    else:
+        block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, max(least, length // 128)))
     return SampleUnits(count.num_samples, count.nbytes, block, max(1, length // block))

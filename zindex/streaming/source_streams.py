@@ -11,6 +11,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import SourceError
+from zindex.streaming.files_dataset import Unit
 from zindex.streaming.orders import block_order, keyed_order, shuffle_like_cogdata, shuffle_samples
 from zindex.streaming.protocols import Sample
 from zindex.streaming.sources import StreamSource, read_items
@@ -163,13 +164,11 @@ class PartStream(_ReadStream):
         key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
         samples: Iterator[Sample]
         num_skipped = 0
-        if source.order != "keyed":
+        if getattr(dataset, "units", None) is not None:
+            unit = self._unit(part, epoch, begun)
+            samples, num_skipped = dataset.read_unit(unit, self._upcoming(finished)), unit.skip
+        elif source.order != "keyed":
             samples = dataset.read_part(part)
-            # In file order, a worker slot reads only every k-th part.
-            num_items //= math.gcd(num_items, self.slot.count)
-        elif getattr(dataset, "units", None) is not None:
-            num_skipped = begun // self._scale if dataset.can_skip else 0
-            samples = dataset.read_shuffled(part, skip=num_skipped, **key)
         else:
             part = int(keyed_order(np.array([part]), num_items, **key)[0])
             samples = shuffle_samples(
@@ -177,8 +176,26 @@ class PartStream(_ReadStream):
                 dataset.shuffle_buffer,
                 key=(source.seed, source.name, order, part),
             )
+        if source.order != "keyed":
+            # In file order, a worker slot reads only every k-th part.
+            num_items //= math.gcd(num_items, self.slot.count)
         labels = self._labels(source.seed, epoch)
         return _Item(part, samples, labels, num_items, begun, num_skipped)
+
+    def _unit(self, part: int, epoch: int, begun: int) -> Unit:
+        """Return a unit of files, without samples that were delivered if these can be skipped."""
+        source = self.source
+        order = (source.seed, source.name, epoch + self._past) if source.order == "keyed" else None
+        return Unit(part, order, begun // self._scale if source.dataset.can_skip else 0)
+
+    def _upcoming(self, finished: int) -> Iterator[Unit]:
+        """Yield the units that the worker slot reads next."""
+        for turn in count(finished + 1):
+            number, begun = self.unread.item(self.slot.index + self.slot.count * turn)
+            epoch, part = divmod(number, self.source.num_items)
+            if epoch and not self.source.cyclic:
+                return
+            yield self._unit(part, epoch, begun)
 
 
 class PackedStream(PartStream):

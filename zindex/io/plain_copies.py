@@ -1,0 +1,233 @@
+"""Copies of compressed and remote files on this node, decompressed, to be read at any offset.
+
+The processes of a node share copies: the one that locks a copy first makes it, while others make
+other ones or wait for it. Copies that no process uses are removed to make room for others.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+from zindex.cache_folders import private_folders
+from zindex.errors import StoreUnwritableError
+from zindex.io.decompression import DamageError
+from zindex.io.file_chunks import read_chunks
+from zindex.io.file_list import SourceFile
+from zindex.io.local import free_nbytes, replacing
+
+logger = logging.getLogger(__name__)
+
+# Of the content of copies.
+_VERSION = 1
+# Expected bytes of a copy for each stored byte.
+_EXPANSION = 4
+# Copies that no process uses are kept up to this share of a file system.
+_KEPT_SHARE = 0.1
+_LOCK = "in-use"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Damage of a compressed file that was found when it was copied."""
+
+    reason: str
+    #: In bytes of the decompressed content.
+    offset: int
+    #: Whether the copy ends there.
+    is_end: bool
+
+    def to_error(self) -> DamageError:
+        """Return the damage as an error."""
+        return DamageError(self.reason, self.offset)
+
+
+class PlainCopies:
+    """Copies of some files, which are kept as long as this object exists.
+
+    Parameters
+    ----------
+    files
+        Files with known sizes and, in object stores, versions.
+    whole_lines
+        Whether copies of damaged files end after their last whole line.
+
+    Raises
+    ------
+    StoreUnwritableError
+        If there is no folder for copies that only its user can write to.
+    """
+
+    def __init__(self, files: Sequence[SourceFile], *, whole_lines: bool) -> None:
+        self._whole_lines = whole_lines
+        # Sources that share a folder share its copies; a source that grows keeps them.
+        parents = sorted({str(file.place.parent) for file in files})
+        key = _digest(parents, whole_lines, _VERSION)
+        nbytes = _EXPANSION * sum({file.place: file.nbytes or 0 for file in files}.values())
+        folders = private_folders("copies")[::-1]  # the temporary folder is local, homes may not be
+        if not folders:
+            raise StoreUnwritableError(
+                "copies of compressed and remote files need a folder that only its user can write "
+                "to, below TMPDIR or XDG_CACHE_HOME; set one of them, or prepare_nbytes=0 to read "
+                "files in their order"
+            )
+        base = max(folders, key=lambda one: ((one / key).is_dir(), free_nbytes(one) >= nbytes))
+        self.folder = base / key
+        self._held = _hold(self.folder)
+        missing = {file.place: file for file in files if not self._record(file).exists()}
+        self.num_missing = len(missing)
+        if missing:
+            needed = _EXPANSION * sum(file.nbytes or 0 for file in missing.values())
+            _make_room(base, needed)
+
+    def __del__(self) -> None:
+        if held := getattr(self, "_held", None):
+            held.close()
+
+    def open(self, file: SourceFile) -> tuple[SourceFile, list[Damage]]:
+        """Return a file with its copy, made if it is missing, and the damage of its content.
+
+        Raises
+        ------
+        SourceError
+            If the file has changed since it was listed.
+        StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
+            If it cannot be read.
+        StoreUnwritableError
+            If there is no room for its copy.
+        """
+        record = self._record(file)
+        path = record.with_suffix(".content")
+        found = _read_record(record, path)
+        if found is None:
+            with locked(record.with_suffix(".lock")):
+                found = _read_record(record, path)
+                if found is None:
+                    found = self._make(file, path, record)
+        nbytes, damages = found
+        return replace(file, nbytes=nbytes, compression=None, copy=path), damages
+
+    def _record(self, file: SourceFile) -> Path:
+        """Return the file that has the size and the damage of a copy."""
+        facts: tuple[object, ...] = (str(file.place), file.nbytes, file.version)
+        if isinstance(file.place, Path):
+            with contextlib.suppress(OSError):  # then reading the file raises, too
+                facts = os.path.realpath(file.place), file.nbytes, file.place.stat().st_mtime_ns
+        return self.folder / f"{_digest(facts, file.compression)}.json"
+
+    def _make(self, file: SourceFile, path: Path, record: Path) -> tuple[int, list[Damage]]:
+        """Copy a file."""
+        damages: list[Damage] = []
+
+        def note(damage: DamageError) -> None:
+            damages.append(Damage(damage.reason, damage.offset, is_end=False))
+
+        for left in path.parent.glob(f"{path.name}.*.partial"):
+            left.unlink(missing_ok=True)  # of a killed process
+        nbytes = last = 0
+        try:
+            with replacing(path) as partial, open(partial, "xb") as stream:
+                try:
+                    with contextlib.closing(read_chunks(file, note)) as chunks:
+                        for chunk in chunks:
+                            stream.write(chunk)
+                            if place := chunk.rfind(b"\n") + 1:
+                                last = nbytes + place
+                            nbytes += len(chunk)
+                except DamageError as damage:
+                    damages.append(Damage(damage.reason, damage.offset, is_end=True))
+                    nbytes = last if self._whole_lines else nbytes
+                    stream.truncate(nbytes)
+            facts = [[one.reason, one.offset, one.is_end] for one in damages]
+            with replacing(record) as partial:
+                Path(partial).write_text(json.dumps({"nbytes": nbytes, "damages": facts}))
+        except StoreUnwritableError as error:
+            raise StoreUnwritableError(
+                f"{error}; this is a copy of {file.url}, so set TMPDIR to a folder with more room, "
+                "or prepare_nbytes=0 to read files in their order",
+                error.errno,
+                error.strerror,
+            ) from error
+        return nbytes, damages
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _read_record(record: Path, path: Path) -> tuple[int, list[Damage]] | None:
+    """Return the size and the damage of a copy; None if there is none."""
+    try:
+        found = json.loads(record.read_text())
+        nbytes, damages = found["nbytes"], [Damage(*one) for one in found["damages"]]
+        return (nbytes, damages) if path.stat().st_size == nbytes else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that one process or thread has at a time; none without locks of the system."""
+    with open(path, "a") as stream:
+        with contextlib.suppress(OSError):
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _hold(folder: Path) -> TextIO:
+    """Create a folder, and return an open file that keeps it from removal."""
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            stream = open(folder / _LOCK, "a")  # noqa: SIM115
+            with contextlib.suppress(OSError):
+                fcntl.flock(stream, fcntl.LOCK_SH)
+            if os.path.exists(folder / _LOCK) and os.path.samestat(
+                os.fstat(stream.fileno()), os.stat(folder / _LOCK)
+            ):
+                os.utime(folder / _LOCK)
+                return stream
+            stream.close()
+
+
+_removing = threading.Lock()
+
+
+def _make_room(base: Path, needed: int) -> None:
+    """Remove unused copies, the ones used longest ago first, until others have room."""
+    status = os.statvfs(base)
+    limit = int(status.f_blocks * status.f_frsize * _KEPT_SHARE)
+    with _removing, contextlib.suppress(OSError):
+        times: dict[Path, float] = {}
+        for folder in base.iterdir():
+            with contextlib.suppress(OSError):
+                times[folder] = os.stat(folder / _LOCK).st_mtime
+        sizes = {folder: _nbytes_of(folder) for folder in times}
+        for folder in sorted(times, key=times.__getitem__):
+            if sum(sizes.values()) + needed <= limit and free_nbytes(base) >= needed:
+                break
+            if _remove_unused(folder):
+                logger.info("copies of files in %s, which no process uses, are removed", folder)
+                del sizes[folder]
+
+
+def _nbytes_of(folder: Path) -> int:
+    with os.scandir(folder) as entries:
+        return sum(entry.stat().st_size for entry in entries)
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove a folder of copies unless a process uses it; return whether."""
+    with contextlib.suppress(OSError), open(folder / _LOCK, "a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+        return True
+    return False
