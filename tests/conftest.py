@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -92,6 +93,16 @@ def write_corpus(tmp_path: Path) -> WriteCorpus:
         return prefix
 
     return write
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for what a node keeps: tables of samples, and copies of files."""
+    folder = tmp_path / "caches"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture

@@ -71,9 +71,9 @@ def test_content_of_the_same_size(
     tmp_path: Path,
     make: Callable[[Path, str], PartFiles],
     is_kept: bool,
+    caches: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if is_kept:
         monkeypatch.setattr(sample_offsets, "MIN_KEPT_NBYTES", 0)
     numbers = itertools.count()

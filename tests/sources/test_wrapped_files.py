@@ -14,7 +14,7 @@ from zindex.ingest.records import partitions
 from zindex.ingest.records.import_records import import_records
 from zindex.ingest.records.open_files import open_files
 from zindex.ingest.records.read_partitions import own_copy
-from zindex.sources.sample_files import WrappedFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.layout import ChunkGrid
 from zindex.store.record_reader import RecordReader
 

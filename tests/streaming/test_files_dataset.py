@@ -1,13 +1,16 @@
 """What process functions bring to the datasets of files: their settings and their losses."""
 
+import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.streaming.simulated_ranks import Run
 from zindex.errors import StateMismatchError
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking, to_state
 
@@ -37,6 +40,46 @@ def test_a_state_holds_for_the_settings_of_the_process_function(texts: Path) -> 
     with pytest.raises(StateMismatchError, match="state of 'texts' must be of the same files"):
         pack(texts, 16).set_dataloader_states(state)
     pack(texts, 16).set_dataloader_states(state, reload_from_url_level=True)
+
+
+def write_packed(folder: Path, num_files: int, num_lines: int) -> Path:
+    folder.mkdir()
+    for number in range(num_files):
+        lines = [json.dumps({"id": f"{number}:{n}"}) for n in range(num_lines)]
+        (folder / f"{number:03}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode(), 1))
+    return folder
+
+
+def in_order(folder: Path) -> MergedDataset:
+    source: Any = JsonlIterableDataset(folder, prepare_nbytes=0)
+    source.name, source.percent = "texts", 1
+    return MergedDataset([source], cyclic=False)
+
+
+def test_files_that_are_read_in_order_are_mixed_in_groups(tmp_path: Path) -> None:
+    folder = write_packed(tmp_path / "many", 200, 50)
+    run = Run(lambda: in_order(folder), 2, 2)
+    run.advance(3000)
+    # Each of four workers has read five groups of six files, and not in the order of their names.
+    first = run.ranks[0].delivered[::2][:300]
+    assert len({sample["id"].partition(":")[0] for sample in first}) == 6
+    rest = Run(lambda: in_order(folder), 3, 1, run.merged_states()).drain()
+    assert run.ids() + rest.ids() == Counter(f"{i}:{n}" for i in range(200) for n in range(50))
+    dataset = in_order(folder).sources()[0].dataset
+    assert (dataset.num_together, dataset.num_parts) == (6, 34)
+    assert sum(map(dataset.part_nbytes, range(34))) == sum(
+        path.stat().st_size for path in folder.iterdir()
+    )
+    samples = [sample for part in range(34) for sample in dataset.read_part(part)]
+    assert [sample["id"] for sample in samples[::50]] == [f"{i}:0" for i in range(200)]
+
+
+def test_few_files_that_are_read_in_order_are_read_one_by_one(tmp_path: Path) -> None:
+    folder = write_packed(tmp_path / "few", 20, 3)
+    dataset = in_order(folder).sources()[0].dataset
+    assert (dataset.num_together, dataset.num_parts) == (1, 20)
+    urls = [sample["__url__"] for sample in in_order(folder)]
+    assert [url for url, _ in groupby(urls)] == urls[::3]
 
 
 def test_samples_skipped_by_a_process_function_are_counted(texts: Path) -> None:

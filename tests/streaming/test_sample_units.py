@@ -1,5 +1,6 @@
 """Samples of all files are mixed, shared equally and delivered once, for any number of workers."""
 
+import gzip
 import json
 import math
 from collections import Counter
@@ -21,8 +22,17 @@ def write_files(folder: Path, sizes: list[int], nbytes: int = 40) -> None:
         (folder / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def make(folder: Path, *, cyclic: bool = False) -> MergedDataset:
-    source: Any = JsonlIterableDataset(folder)
+def pack_files(folder: Path) -> Path:
+    """Compress the files of a folder, into another one."""
+    packed = folder / "packed"
+    packed.mkdir()
+    for path in folder.glob("*.jsonl"):
+        (packed / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    return packed
+
+
+def make(folder: Path, *, cyclic: bool = False, **settings: Any) -> MergedDataset:
+    source: Any = JsonlIterableDataset(folder, **settings)
     source.name, source.percent = "texts", 1
     return MergedDataset([source], cyclic=cyclic)
 
@@ -33,21 +43,28 @@ def entropy(labels: list[str]) -> float:
     return float(-(shares * np.log2(shares)).sum())
 
 
-@pytest.mark.parametrize("size", [1500, 20_000])
-def test_six_files_are_mixed(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(("size", "is_packed"), [(1500, False), (20_000, False), (1500, True)])
+def test_six_files_are_mixed(tmp_path: Path, caches: Path, size: int, is_packed: bool) -> None:
     write_files(tmp_path, [size] * 6)
-    run = Run(lambda: make(tmp_path, cyclic=True), 1, 0)
+    folder = pack_files(tmp_path) if is_packed else tmp_path
+    run = Run(lambda: make(folder, cyclic=True), 1, 0)
     run.advance(2560)
     files = [sample["id"].partition(":")[0] for sample in run.samples()]
     entropies = [entropy(files[start : start + 256]) for start in range(0, 2560, 256)]
     assert float(np.mean(entropies)) > 2.5
 
 
-@pytest.mark.parametrize(("num_ranks", "num_workers"), [(8, 2), (3, 1), (5, 0)])
-def test_nine_files_are_shared_equally(tmp_path: Path, num_ranks: int, num_workers: int) -> None:
+@pytest.mark.parametrize(
+    ("num_ranks", "num_workers", "is_packed"),
+    [(8, 2, False), (3, 1, False), (5, 0, False), (8, 2, True)],
+)
+def test_nine_files_are_shared_equally(
+    tmp_path: Path, caches: Path, num_ranks: int, num_workers: int, is_packed: bool
+) -> None:
     sizes = [300, 500, 200, 900, 100, 700, 400, 600, 396]
     write_files(tmp_path, sizes, 0)
-    run = Run(lambda: make(tmp_path), num_ranks, num_workers).drain()
+    folder = pack_files(tmp_path) if is_packed else tmp_path
+    run = Run(lambda: make(folder), num_ranks, num_workers).drain()
     assert run.ids() == Counter(f"{i}:{n}" for i, size in enumerate(sizes) for n in range(size))
     counts = [len(rank.delivered) for rank in run.ranks]
     assert max(counts) - min(counts) <= 2 * max(1, num_workers)

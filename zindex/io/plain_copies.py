@@ -5,6 +5,7 @@ other ones or wait for it. Copies that no process uses are removed to make room 
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -23,6 +24,7 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import SourceFile
 from zindex.io.local import free_nbytes, replacing
+from zindex.io.system_errors import unwritable
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ _VERSION = 1
 _EXPANSION = 4
 # Copies that no process uses are kept up to this share of a file system.
 _KEPT_SHARE = 0.1
+# Bytes that copies leave free, also those of a decompression bomb, and bytes between checks.
+_FREE_NBYTES, _STEP_NBYTES = 1 << 30, 1 << 26
 _LOCK = "in-use"
 
 
@@ -132,7 +136,7 @@ class PlainCopies:
 
         for left in path.parent.glob(f"{path.name}.*.partial"):
             left.unlink(missing_ok=True)  # of a killed process
-        nbytes = last = 0
+        nbytes = last = checked = 0
         try:
             with replacing(path) as partial, open(partial, "xb") as stream:
                 try:
@@ -142,6 +146,9 @@ class PlainCopies:
                             if place := chunk.rfind(b"\n") + 1:
                                 last = nbytes + place
                             nbytes += len(chunk)
+                            if nbytes - checked > _STEP_NBYTES:
+                                checked = nbytes
+                                _check_free(path)
                 except DamageError as damage:
                     damages.append(Damage(damage.reason, damage.offset, is_end=True))
                     nbytes = last if self._whole_lines else nbytes
@@ -157,6 +164,14 @@ class PlainCopies:
                 error.strerror,
             ) from error
         return nbytes, damages
+
+
+def _check_free(path: Path) -> None:
+    """Raise StoreUnwritableError if a file system is almost full."""
+    free = free_nbytes(path.parent)
+    if free < _FREE_NBYTES:
+        error = OSError(errno.ENOSPC, f"only {free:,} bytes would be left for other programs")
+        raise unwritable(str(path), error)
 
 
 def _digest(*facts: object) -> str:

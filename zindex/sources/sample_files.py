@@ -1,6 +1,5 @@
 """Files of raw samples: their partition into parts, wrappers that convert, reports of damage."""
 
-import copy
 import hashlib
 import logging
 import os
@@ -9,13 +8,14 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import open_local, read_at, read_chunks, read_local
 from zindex.io.file_list import SourceFile
+from zindex.io.request_threads import DaemonPool
 from zindex.sources.descriptors import Descriptors
 from zindex.sources.opened_files import (
     PREPARE_NBYTES,
@@ -175,9 +175,9 @@ class SampleFiles(ABC):
     is_requested = False
 
     def request_samples(
-        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None
+        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None, threads: DaemonPool
     ) -> SampleRequests:
-        """Return samples of ranges, in an order if it is not None.
+        """Return samples of ranges, in an order if it is not None, requested by threads.
 
         Errors are those of `read_samples`, when the samples are iterated over.
         """
@@ -343,9 +343,9 @@ class PartFiles(SampleFiles):
         if nbytes <= self._prepare_nbytes:
             return known
         logger.warning(
-            "%s: the files are read one after the other, and not mixed: %s bytes are compressed or "
-            "in an object store, more than prepare_nbytes, %s, which are read in advance to read "
-            "samples in any order; raise it, or import them (zindex import)",
+            "%s: samples are read in the order of the files, which are mixed less: %s bytes are "
+            "compressed or in an object store, and only up to prepare_nbytes, %s, are read in "
+            "advance to read samples in any order; raise it, or import them (zindex import)",
             *(self.urls[0], f"{nbytes:,}", f"{self._prepare_nbytes:,}"),
         )
         return []
@@ -382,11 +382,11 @@ class PartFiles(SampleFiles):
         return self._offsets is not None and self._offsets.is_remote
 
     def request_samples(
-        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None
+        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None, threads: DaemonPool
     ) -> SampleRequests:
         """Return samples of ranges in an order; see `SampleFiles.request_samples`."""
         assert self._offsets is not None
-        return SampleRequests(self._offsets, ranges, order, self._read_span)
+        return SampleRequests(self._offsets, ranges, order, self._read_span, threads)
 
     def _read_span(self, number: int, start: int, stop: int) -> bytes:
         """Return bytes of a file, in any thread."""
@@ -461,62 +461,3 @@ def _read_ends(file: SourceFile) -> str:
         last = max(0, (file.nbytes or 0) - _END_NBYTES)
         ends = [read_local(file, descriptor, start, _END_NBYTES) for start in (0, last)]
     return hashlib.sha256(b"".join(ends)).hexdigest()
-
-
-class WrappedFiles(SampleFiles):
-    """Base of sources that convert the samples of other files to records, in their order.
-
-    A subclass defines ``convert``, and ``identity`` if settings determine its records. A record
-    must not depend on its neighbours, because files may be split anywhere.
-
-    Parameters
-    ----------
-    files
-        The files.
-    files_fingerprint
-        Identifies the files, independent of their parts.
-    """
-
-    def __init__(self, files: SampleFiles, files_fingerprint: str) -> None:
-        counts = [len(files.url_parts(number)) for number in range(len(files.urls))]
-        super().__init__(files.urls, counts)
-        self.files = files
-        self._files_fingerprint = files_fingerprint
-        #: Samples that this wrapper itself has skipped.
-        self.num_refused = 0
-
-    def convert(self, samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the records of samples, with their ``__url__`` and ``__key__``."""
-        yield from samples
-
-    def identity(self) -> dict[str, Any]:
-        """Return the settings that determine the records, besides the files, as JSON values."""
-        return {}
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Counters of a subclass in this process, by attribute name of the store."""
-        return {}
-
-    def over(self, files: SampleFiles) -> Self:
-        """Return the same wrapper over other files, such as files with known line numbers."""
-        other = copy.copy(self)
-        other.files = files
-        return other
-
-    @property
-    def num_skipped(self) -> int:
-        """Samples skipped so far in this process, by the files or by this wrapper."""
-        return self.files.num_skipped + self.num_refused
-
-    def part_nbytes(self, part: int) -> int | None:
-        """Return the stored bytes of a part; None if that would take a request to a store."""
-        return self.files.part_nbytes(part)
-
-    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
-        """Yield the records of a part."""
-        return self.convert(self.files.read_part(part))
-
-    def fingerprint(self) -> str:
-        """Return the identity of the files, independent of their parts."""
-        return self._files_fingerprint

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,14 +18,6 @@ RawSample = tuple[int, int, bytes]
 
 # Bytes of a request for adjacent samples, and between samples that are requested together.
 _REQUEST_NBYTES, _GAP_NBYTES = 1 << 20, 1 << 15
-# Requests of a process at a time.
-_NUM_REQUESTS = 32
-
-
-@lru_cache(maxsize=1)
-def _pool(process: int) -> DaemonPool:
-    """Return the threads of a process; those of its parent do not exist after a fork."""
-    return DaemonPool(_NUM_REQUESTS, "zindex-samples")
 
 
 class SampleRequests:
@@ -42,6 +33,8 @@ class SampleRequests:
         Positions in the ranges of the samples to yield; None yields all in their order.
     read
         Returns bytes ``[start, stop)`` of a file, given its number.
+    threads
+        Make the requests.
 
     Notes
     -----
@@ -55,8 +48,9 @@ class SampleRequests:
         ranges: Iterable[tuple[int, int]],
         order: Int64Array | None,
         read: Callable[[int, int, int], bytes],
+        threads: DaemonPool,
     ) -> None:
-        self._read = read
+        self._read, self._threads, self._process = read, threads, os.getpid()
         rows = _locate(offsets, ranges)
         self._rows = rows if order is None else rows[:, order]
         self._groups, self._spans = _group(self._rows)
@@ -68,10 +62,14 @@ class SampleRequests:
         self._request(len(self._spans))
 
     def _request(self, stop: int) -> None:
-        pool = _pool(os.getpid())
         for number in range(self._num_made, min(stop, len(self._spans))):
-            self._futures[number] = pool.submit(self._read, *self._spans[number])
+            self._futures[number] = self._threads.submit(self._read, *self._spans[number])
             self._num_made = number + 1
+
+    def __del__(self) -> None:
+        if os.getpid() == self._process:  # a lock of the parent of a fork may never be released
+            for future in self._futures.values():
+                future.cancel()
 
     def __iter__(self) -> Iterator[RawSample]:
         self._request(1)

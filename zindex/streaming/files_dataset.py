@@ -1,12 +1,11 @@
 """Stream the samples of jsonl files, tar archives and stores of records, part by part."""
 
 import copy
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -14,120 +13,24 @@ from torch.utils.data import IterableDataset, get_worker_info
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
+from zindex.io.request_threads import DaemonPool
 from zindex.plan.settings import check_whole
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.sample_files import OnDamage, Paths, SampleFiles
-from zindex.sources.sample_offsets import SampleCount
 from zindex.sources.sample_requests import SampleRequests
 from zindex.sources.tar_files import TarFiles
 from zindex.store.commit import fingerprint
-from zindex.store.open import open_store
-from zindex.store.record_reader import RecordReader
-from zindex.store.records import KIND
+from zindex.streaming.orders import keyed_order, take_turns
 from zindex.streaming.sample_units import UNIT_NBYTES, SampleUnits, choose_units
+from zindex.streaming.stored_records import PART_LENGTH, StoredRecords
+from zindex.streaming.unit_requests import Unit, UnitRequests
 
-#: Default number of records per part.
-PART_LENGTH = 4096
 # Units of an epoch, unless these would be too large: the samples of any two worker slots differ by
 # one unit at most. A process function is called for each unit.
 _NUM_UNITS, _NUM_CALLS = 2048, 512
-# Maximum records of a batched read, and their approximate bytes.
-_MAX_ROUND, _ROUND_NBYTES = 64, 1 << 23
-# Units that are requested in advance.
-_MAX_AHEAD = 64
-
-
-class StoredRecords(SampleFiles):
-    """Records of ``zindex import``, with the interface of `JsonlFiles` and `TarFiles`.
-
-    Parameters
-    ----------
-    path
-        Path or URL of the store.
-    fields
-        Fields to read; None reads all.
-    part_length
-        Records per part; the last part of each imported file may have fewer.
-
-    Raises
-    ------
-    ConfigError
-        If the store lacks a field, or ``part_length`` is < 1.
-    StoreNotFoundError
-        If the store does not exist or is not committed.
-    StoreError
-        If it is not a store of records imported from files.
-    """
-
-    #: Damaged records were skipped by the import.
-    num_skipped = 0
-
-    def __init__(
-        self,
-        path: PlaceLike,
-        *,
-        fields: Sequence[str] | None = None,
-        part_length: int = PART_LENGTH,
-    ) -> None:
-        self.part_length = check_whole("part_length", part_length, 1)
-        self.store = open_store(path, kind=KIND)
-        self._reader = RecordReader(self.store, fields)
-        bounds = self._reader.url_bounds
-        counts = [max(1, -(-(stop - start) // part_length)) for start, stop in pairwise(bounds)]
-        super().__init__([*map(self._reader.name_url, range(len(counts)))], counts)
-        nbytes = sum(layout.nbytes for layout in self.store.layouts.values())
-        fitting = _ROUND_NBYTES * len(self) // max(1, nbytes)
-        self._round = max(1, min(_MAX_ROUND, fitting))
-
-    def __len__(self) -> int:
-        return self._reader.num_records
-
-    def read_part(self, part: int) -> Iterator[dict[str, Any]]:
-        """Yield the records of a part, in the order of its file.
-
-        Raises
-        ------
-        VerificationError
-            If bytes fail their checksum.
-        StoreUnavailableError, StoreUnreadableError
-            If they cannot be read.
-        """
-        number, inner = self.locate(part)
-        first, stop = self._reader.url_bounds[number : number + 2]
-        first += inner * self.part_length
-        stop = min(stop, first + self.part_length)
-        for start in range(first, stop, self._round):
-            yield from self._reader.read_many(range(start, min(start + self._round, stop)))
-
-    def find_samples(self) -> SampleCount:
-        """Return the number of records and their bytes."""
-        nbytes = sum(layout.nbytes for layout in self.store.layouts.values())
-        return SampleCount(len(self), nbytes)
-
-    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[dict[str, Any]]:
-        """Return records; see `SampleFiles.read_samples`."""
-        numbers = np.concatenate([np.arange(start, stop) for start, stop in ranges])
-        return self._reader.read_many(numbers)
-
-    def parse_samples(self, raws: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield records, which have been parsed."""
-        yield from raws
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256, in hex, of the store's content and the grid of parts."""
-        return fingerprint({"store": self.store.fingerprint, "part_length": self.part_length})
-
-
-class Unit(NamedTuple):
-    """A unit of samples to read."""
-
-    part: int
-    #: Seed, name and epoch of the order of samples; None for that of the files.
-    order: tuple[int, str, int] | None = None
-    #: Samples to leave out at the start, without parsing them; 0 unless the dataset `can_skip`.
-    skip: int = 0
-
+# Files that are read at a time if they can only be read in order, and groups of them that are left.
+_MAX_TOGETHER, _MIN_GROUPS = 6, 32
 
 Sample = dict[str, Any]
 #: Maps the raw samples of a part to those of the dataset; called once for each part.
@@ -180,8 +83,7 @@ class FilesDataset(IterableDataset[Sample]):
         self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
         self.process_fn = process_fn
         self.urls = list(files.urls)
-        # Units that are requested in advance, by process.
-        self._requested: dict[tuple[int, Unit], SampleRequests] = {}
+        self._requests = UnitRequests()
 
     @cached_property
     def units(self) -> SampleUnits | None:
@@ -193,10 +95,17 @@ class FilesDataset(IterableDataset[Sample]):
         most = _NUM_CALLS if is_called or count.is_remote else _NUM_UNITS
         return choose_units(count, most, shuffle=self.shuffle_buffer > 1)
 
+    @cached_property
+    def num_together(self) -> int:
+        """Files that are mixed if files can only be read in order: those of a part."""
+        return max(1, min(_MAX_TOGETHER, self.files.num_parts // _MIN_GROUPS))
+
     @property
     def num_parts(self) -> int:
-        """Units or, if files can only be read in order, parts of files."""
-        return self.files.num_parts if self.units is None else self.units.num_units
+        """Units or, if files can only be read in order, groups of files or of parts of files."""
+        if self.units is None:
+            return -(-self.files.num_parts // self.num_together)
+        return self.units.num_units
 
     @property
     def num_skipped(self) -> int:
@@ -209,8 +118,28 @@ class FilesDataset(IterableDataset[Sample]):
         Raises the errors of the files' ``read_part`` or ``read_samples``.
         """
         if self.units is None:
-            return self._process(self.files.read_part(part))
+            members = self._members(part)
+            return self._process(chain.from_iterable(map(self.files.read_part, members)))
         return self.read_unit(Unit(part))
+
+    def read_mixed(self, part: int, *, seed: int, name: str, epoch: int) -> Iterator[Sample]:
+        """Return the samples of a group of files in turn, for files that are read in order.
+
+        Parameters
+        ----------
+        part
+            Number of the group in the epoch.
+        seed, name, epoch
+            Key of the order of files.
+        """
+        places = np.array(self._members(part))
+        members = keyed_order(places, self.files.num_parts, seed=seed, name=name, epoch=epoch)
+        return self._process(take_turns(map(self.files.read_part, members.tolist())))
+
+    def _members(self, part: int) -> range:
+        """Return the numbers of the files of a group, or of their parts."""
+        first = part * self.num_together
+        return range(first, min(first + self.num_together, self.files.num_parts))
 
     def read_unit(self, unit: Unit, upcoming: Iterator[Unit] | None = None) -> Iterator[Sample]:
         """Return the samples of a unit in the order of its epoch.
@@ -245,7 +174,8 @@ class FilesDataset(IterableDataset[Sample]):
         self.files.find_samples()
         raws: Iterable[Any]
         if self.files.is_requested:
-            raws = self._request(unit, upcoming)
+            num_ahead = UNIT_NBYTES // max(1, self.part_nbytes(unit.part) or 0)
+            raws = self._requests.read(unit, upcoming, num_ahead, self._begin)
         else:
             ranges, order = self._locate(unit)
             raws = self.files.read_samples(ranges)
@@ -262,38 +192,19 @@ class FilesDataset(IterableDataset[Sample]):
         seed, name, epoch = unit.order
         return self.units.shuffled(unit.part, seed=seed, name=name, epoch=epoch)
 
-    def _request(self, unit: Unit, upcoming: Iterator[Unit]) -> Iterator[Any]:
-        """Yield the raw samples of a unit; its others, and more units, are requested after the first.
-
-        As many units are requested in advance as a large one has bytes.
-        """
-        process = os.getpid()  # requests of a process are lost after a fork
-        requests = self._requested.get((process, unit)) or self._begin(unit)
-        raws = iter(requests)
-        yield from islice(raws, 1)
-        requests.begin()
-        num_ahead = UNIT_NBYTES // max(1, self.part_nbytes(unit.part) or 0)
-        before, self._requested = self._requested, {}
-        for one in islice(upcoming, max(1, min(num_ahead, _MAX_AHEAD))):
-            found = before.get((process, one)) or self._begin(one)
-            found.begin()
-            self._requested[process, one] = found
-        yield from raws
-
-    def _begin(self, unit: Unit) -> SampleRequests:
+    def _begin(self, unit: Unit, threads: DaemonPool) -> SampleRequests:
         """Return the requests for a unit."""
         ranges, order = self._locate(unit)
         if unit.skip and order is None:
             order = np.arange(sum(stop - start for start, stop in ranges))
-        return self.files.request_samples(ranges, None if order is None else order[unit.skip :])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_requested": {}}
+        wanted = None if order is None else order[unit.skip :]
+        return self.files.request_samples(ranges, wanted, threads)
 
     def part_nbytes(self, part: int) -> int | None:
         """Return the bytes of a part, an average; None if that would take a request to a store."""
         if self.units is None:
-            return self.files.part_nbytes(part)
+            sizes = [*map(self.files.part_nbytes, self._members(part))]
+            return None if None in sizes else sum(size or 0 for size in sizes)
         nbytes, num_samples = self.units.nbytes, max(1, self.units.num_samples)
         start, stop = (nbytes * sample // num_samples for sample in self.units.range_of(part))
         return stop - start
@@ -311,6 +222,8 @@ class FilesDataset(IterableDataset[Sample]):
         facts: dict[str, Any] = {"files": self.files.fingerprint()}
         if self.units is not None:
             facts["units"] = asdict(self.units)
+        elif self.num_together > 1:
+            facts["together"] = self.num_together
         if content := self.files.content():
             facts["content"] = content
         of_function = getattr(self.process_fn, "fingerprint", None)

@@ -1,6 +1,7 @@
 """Deterministic orders of parts and samples, and shuffle buffers."""
 
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -130,6 +131,22 @@ def shuffle_samples(
     # Drain the buffer in random order.
     last = np.argsort(generator.random_raw(len(buffer)), kind="stable").tolist()
     yield from map(buffer.__getitem__, last)
+
+
+def take_turns(streams: Iterable[Iterator[T]]) -> Iterator[T]:
+    """Yield one item of each stream after the other until all have ended.
+
+    Examples
+    --------
+    >>> "".join(take_turns([iter("abc"), iter("1"), iter("xy")]))
+    'a1xbyc'
+    """
+    waiting = deque(streams)
+    while waiting:
+        stream = waiting.popleft()
+        for item in islice(stream, 1):
+            yield item
+            waiting.append(stream)
 
 
 def _draw_below(size: int, generator: np.random.PCG64) -> Iterator[int]:

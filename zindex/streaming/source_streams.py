@@ -11,10 +11,10 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import SourceError
-from zindex.streaming.files_dataset import Unit
 from zindex.streaming.orders import block_order, keyed_order, shuffle_like_cogdata, shuffle_samples
 from zindex.streaming.protocols import Sample
 from zindex.streaming.sources import StreamSource, read_items
+from zindex.streaming.unit_requests import Unit
 from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions, WorkerSlot
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
@@ -169,6 +169,12 @@ class PartStream(_ReadStream):
             samples, num_skipped = dataset.read_unit(unit, self._upcoming(finished)), unit.skip
         elif source.order != "keyed":
             samples = dataset.read_part(part)
+        elif getattr(dataset, "num_together", 1) > 1:
+            samples = shuffle_samples(
+                dataset.read_mixed(part, **key),
+                dataset.shuffle_buffer,
+                key=(source.seed, source.name, order, part),
+            )
         else:
             part = int(keyed_order(np.array([part]), num_items, **key)[0])
             samples = shuffle_samples(

@@ -10,7 +10,8 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.io.objects import Place
-from zindex.sources.sample_files import SampleFiles, WrappedFiles
+from zindex.sources.sample_files import SampleFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.text.kept_tokenizer import describe_tokenizer
 from zindex.text.text_checks import check_unicode
 from zindex.text.text_encoder import TextEncoder

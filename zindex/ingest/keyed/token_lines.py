@@ -9,7 +9,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.sources.sample_files import OnDamage, SampleFiles, WrappedFiles
+from zindex.sources.sample_files import OnDamage, SampleFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
 
 # Lines that are read to detect the keys.

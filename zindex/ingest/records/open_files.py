@@ -11,9 +11,10 @@ from zindex.io.file_list import list_files, named_paths
 from zindex.io.objects import mask
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.parquet_files import ParquetFiles
-from zindex.sources.sample_files import WHOLE_FILE, OnDamage, Paths, SampleFiles, WrappedFiles
+from zindex.sources.sample_files import WHOLE_FILE, OnDamage, Paths, SampleFiles
 from zindex.sources.tar_files import TarFiles
 from zindex.sources.text_files import ENDINGS, TextFiles
+from zindex.sources.wrapped_files import WrappedFiles
 
 FilesKind = Literal["jsonl", "tar"]
 TextKind = Literal["jsonl", "parquet", "text"]

@@ -10,7 +10,8 @@ from zindex.ingest.driver import Claim, Workers
 from zindex.ingest.records.open_files import share_nbytes
 from zindex.ingest.records.read_partitions import Partition, ReadResult, Settings, read_partition
 from zindex.sources.jsonl_files import JsonlFiles, count_breaks
-from zindex.sources.sample_files import SampleFiles, WrappedFiles
+from zindex.sources.sample_files import SampleFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.commit import fingerprint
 
 #: Maximum stored bytes of the source per task; small files are read together.

@@ -12,7 +12,8 @@ import numpy as np
 
 from zindex.errors import SourceError
 from zindex.io.objects import Place
-from zindex.sources.sample_files import DamageLog, SampleFiles, WrappedFiles
+from zindex.sources.sample_files import DamageLog, SampleFiles
+from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.codecs import Buffer
 from zindex.store.records import KEY, URL, Form, check_fields, encode_numbers, encode_value
 from zindex.store.scratch import is_whole, read_note, stored_nbytes, write_note, write_streams

@@ -1,0 +1,210 @@
+"""Streams of files in object stores: mixed, resumed with few requests, and requested in advance."""
+
+import asyncio
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.latency_server import Connection, LatencyServer
+from tests.cloud.servers import Bucket
+from tests.sources.archives import write_jsonl, write_tar
+from tests.streaming.simulated_ranks import Run
+from tests.streaming.test_sample_units import entropy
+from zindex.errors import SourceError
+from zindex.io import object_calls
+from zindex.sources import opened_files
+from zindex.streaming import (
+    JsonlIterableDataset,
+    MergedDataset,
+    MetaDistributedWebDataset,
+    merge_states,
+    to_state,
+)
+
+NUM_FILES, NUM_LINES = 6, 1500
+
+
+class CountingServer(LatencyServer):
+    """Notes the requests of content, as the name of the file and the range."""
+
+    def __init__(self, folder: Path, seconds: float = 0.0) -> None:
+        super().__init__(folder, seconds)
+        self.asked: list[tuple[str, int, int]] = []
+
+    def answer(self, head: bytes) -> list[bytes | memoryview]:
+        """Note a request and answer it."""
+        found = re.match(rb"GET /([^ ]*) .*\r\nrange: *bytes=(\d+)-(\d+)", head, re.S | re.I)
+        if found is not None:
+            self.asked.append((found[1].decode(), int(found[2]), int(found[3]) + 1))
+        self.read.cache_clear()
+        return super().answer(head)
+
+
+@contextmanager
+def serving(server: LatencyServer) -> Iterator[str]:
+    """Serve in a thread, and yield the URL."""
+    loop = asyncio.new_event_loop()
+    connections: list[Connection] = []
+
+    def connect() -> Connection:
+        connections.append(Connection(server))
+        return connections[-1]
+
+    def close() -> None:
+        listener.close()
+        for connection in connections:
+            connection.transport.abort()
+        loop.call_soon(loop.stop)
+
+    listener = loop.run_until_complete(loop.create_server(connect, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        object_calls.forget_clients()
+        loop.call_soon_threadsafe(close)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture
+def counted(tmp_path: Path, caches: Path) -> Iterator[tuple[CountingServer, str]]:
+    """A server of six jsonl files in a folder, and its URL."""
+    pytest.importorskip("obstore", reason="needs the extra 'cloud'")
+    for number in range(NUM_FILES):
+        rows = ({"id": f"{number}:{n}", "x": "y" * 200} for n in range(NUM_LINES))
+        write_jsonl(tmp_path / "served" / f"{number}.jsonl", rows)
+    server = CountingServer(tmp_path / "served")
+    with serving(server) as url:
+        yield server, url
+
+
+def make(*urls: str, cyclic: bool = False, **settings: Any) -> MergedDataset:
+    source: Any = JsonlIterableDataset(urls, **settings)
+    source.name, source.percent = "texts", 1
+    return MergedDataset([source], cyclic=cyclic)
+
+
+def names(url: str) -> list[str]:
+    return [f"{url}/{number}.jsonl" for number in range(NUM_FILES)]
+
+
+def of_files(samples: list[dict[str, Any]]) -> list[str]:
+    return [sample["id"].partition(":")[0] for sample in samples]
+
+
+@pytest.mark.parametrize("small", [0, 1 << 30])
+def test_files_are_mixed_and_shared(
+    counted: tuple[CountingServer, str], monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", small)
+    server, url = counted
+    run = Run(lambda: make(*names(url)), 3, 2).drain()
+    expected = {f"{i}:{n}" for i in range(NUM_FILES) for n in range(NUM_LINES)}
+    assert run.ids() == Counter(expected)
+    samples = list(make(*names(url)))
+    files = of_files(samples)
+    entropies = [entropy(files[at : at + 256]) for at in range(0, len(files) - 256, 256)]
+    assert sum(entropies) / len(entropies) > 2.5
+    # Each lane ends within a unit of the others.
+    counts = [len(rank.delivered) for rank in run.ranks]
+    assert max(counts) - min(counts) <= 2 * len(expected) / 512 + 2
+    if small:  # one copy for all ranks and workers, and for the second stream
+        content = sum(stop - start for _, start, stop in server.asked)
+        assert content == sum(path.stat().st_size for path in server.folder.iterdir())
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_resuming_takes_one_request_of_a_range(
+    counted: tuple[CountingServer, str], monkeypatch: pytest.MonkeyPatch, order: bool
+) -> None:
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", 0)
+    server, url = counted
+
+    def stream() -> MergedDataset:
+        source: Any = JsonlIterableDataset(f"{url}/0.jsonl")
+        source.name, source.percent = "texts", 1
+        return MergedDataset([source], cyclic=False, shuffle_streaming_subsets=order)
+
+    samples = list(stream())
+    assert len({sample["id"] for sample in samples}) == NUM_LINES
+    states = to_state(samples[:678])
+    server.asked.clear()
+    resumed = stream()
+    resumed.set_dataloader_states(states)
+    rest = iter(resumed)
+    assert next(rest)["id"] == samples[678]["id"]
+    [(_, start, stop)] = server.asked
+    assert stop - start < 1 << 20
+    assert [sample["id"] for sample in rest] == [sample["id"] for sample in samples[679:]]
+
+
+def test_resuming_with_other_ranks(
+    counted: tuple[CountingServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", 0)
+    _, url = counted
+    run = Run(lambda: make(*names(url)[:2]), 2, 1)
+    run.advance(1111)
+    rest = Run(lambda: make(*names(url)[:2]), 3, 2, run.merged_states()).drain()
+    assert run.ids() + rest.ids() == Counter(f"{i}:{n}" for i in range(2) for n in range(NUM_LINES))
+
+
+def test_units_are_requested_in_advance(
+    counted: tuple[CountingServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", 0)
+    server, url = counted
+    samples = iter(make(f"{url}/0.jsonl"))
+    server.asked.clear()
+    list(islice(samples, 2))
+    first = len(server.asked)
+    assert len([*samples]) == NUM_LINES - 2
+    assert 10 < first < len(server.asked)
+    assert len(set(server.asked)) == len(server.asked)
+
+
+def test_an_object_that_changes(
+    counted: tuple[CountingServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", 0)
+    server, url = counted
+    samples = iter(make(f"{url}/0.jsonl"))
+    next(samples)
+    write_jsonl(server.folder / "0.jsonl", [{"id": f"0:{n}"} for n in range(NUM_LINES)])
+    with pytest.raises(SourceError, match=r"0\.jsonl must stay as it is while it is read"):
+        list(samples)
+
+
+def test_archives_in_a_bucket(
+    bucket: Bucket, tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", 0)
+    for name in "ab":
+        members = [(f"{name}{n:03}.{end}", b"x" * n) for n in range(9) for end in ("id", "png")]
+        bucket.write(f"data/{name}.tar", write_tar(tmp_path / f"{name}.tar", members).read_bytes())
+        lines = (json.dumps({"key": f"{name}{n:03}", "text": f"{name}:{n}"}) for n in range(9))
+        bucket.write(f"data/{name}.meta.jsonl", "\n".join(lines).encode())
+
+    def stream() -> MergedDataset:
+        source: Any = MetaDistributedWebDataset(f"{bucket.url}/data", meta_names=["text"])
+        source.name, source.percent = "images", 1
+        return MergedDataset([source], cyclic=False)
+
+    samples = list(stream())
+    texts = Counter(sample["text"] for sample in samples)
+    assert texts == Counter(f"{name}:{n}" for name in "ab" for n in range(9))
+    assert all(len(sample["png"]) == int(sample["text"][2:]) for sample in samples)
+    states = merge_states([to_state(samples[:7])])
+    assert [s["__key__"] for s in stream().__iter_from__(states)] == [
+        sample["__key__"] for sample in samples[7:]
+    ]

@@ -1,0 +1,72 @@
+"""Request the samples of units from object stores before they are read."""
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from zindex.io.request_threads import DaemonPool
+from zindex.sources.sample_requests import RawSample, SampleRequests
+
+# Units that are requested in advance, and requests of a source at a time.
+_MAX_AHEAD, _NUM_THREADS = 64, 32
+
+
+class Unit(NamedTuple):
+    """A unit of samples to read."""
+
+    part: int
+    #: Seed, name and epoch of the order of samples; None for that of the files.
+    order: tuple[int, str, int] | None = None
+    #: Samples to leave out at the start, without parsing them; 0 unless the dataset `can_skip`.
+    skip: int = 0
+
+
+class UnitRequests:
+    """Requests for the units that a process reads next, and their threads; they are not pickled."""
+
+    def __init__(self) -> None:
+        self._process = 0
+        self._made: dict[Unit, SampleRequests] = {}
+        self._threads: DaemonPool | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnitRequests, ()
+
+    def __del__(self) -> None:
+        if self._threads is not None and self._process == os.getpid():
+            self._threads.close()
+
+    def read(
+        self,
+        unit: Unit,
+        upcoming: Iterator[Unit],
+        num_ahead: int,
+        begin: Callable[[Unit, DaemonPool], SampleRequests],
+    ) -> Iterator[RawSample]:
+        """Yield the samples of a unit.
+
+        Parameters
+        ----------
+        unit
+            The unit.
+        upcoming, num_ahead
+            Units that are read next, and how many of them are requested in advance, after the first
+            sample of this one.
+        begin
+            Returns the requests for a unit, which are not made yet, for some threads.
+        """
+        if self._threads is None or self._process != os.getpid():  # threads do not survive a fork
+            self._process, self._made = os.getpid(), {}
+            self._threads = DaemonPool(_NUM_THREADS, "zindex-samples")
+        raws = iter(requests := self._made.pop(unit, None) or begin(unit, self._threads))
+        first = next(raws, None)
+        if first is None:
+            return
+        yield first
+        requests.begin()
+        before, self._made = self._made, {}
+        for one in islice(upcoming, max(1, min(num_ahead, _MAX_AHEAD))):
+            self._made[one] = before.get(one) or begin(one, self._threads)
+            self._made[one].begin()
+        yield from raws
