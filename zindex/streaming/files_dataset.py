@@ -108,6 +108,13 @@ class FilesDataset(IterableDataset[Sample]):
         return self.units.num_units
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether samples are read from an object store, not from files of this node."""
+        return self.files.is_requested or (
+            self.units is None and any("://" in u for u in self.urls)
+        )
+
+    @property
     def num_skipped(self) -> int:
         """Number of damaged samples, and truncated files, skipped so far in this process."""
         return self.files.num_skipped + getattr(self.process_fn, "num_skipped", 0)

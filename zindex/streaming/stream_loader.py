@@ -6,6 +6,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from zindex.errors import StateMismatchError
+from zindex.io.object_calls import may_fork
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
 from zindex.streaming.merged_dataset import MergedDataset
@@ -43,6 +44,10 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of this iteration, or those of the next one."""
+        if self._loader.num_workers and not self._loader.multiprocessing_context:
+            sources = self.dataset.sources()
+            if not may_fork() and any(getattr(s.dataset, "takes_requests", False) for s in sources):
+                self._loader.multiprocessing_context = "forkserver"
         for state, batch in self._loader:
             # With the batch, so that prefetched ones are not counted.
             self._state.update(state)
@@ -143,7 +148,9 @@ def stream_loader(
     state
         Resume from this state; see `StreamLoader.load_state_dict`.
     settings
-        Further arguments of torch's ``DataLoader``.
+        Further arguments of torch's ``DataLoader``. Without ``multiprocessing_context``, workers
+        that read from an object store which this process has used are started by
+        ``"forkserver"``, because its clients do not survive a fork.
 
     Returns
     -------
