@@ -378,8 +378,10 @@ class PartFiles(SampleFiles):
 
     @property
     def is_requested(self) -> bool:  # type: ignore[override]
-        """Whether a file is in an object store, and not copied."""
-        return self._offsets is not None and self._offsets.is_remote
+        """Whether a file is in an object store, and not known to be copied."""
+        if self._offsets is None:
+            return not all(file.is_local for file in self._files)
+        return self._offsets.is_remote
 
     def request_samples(
         self, ranges: Iterable[tuple[int, int]], order: Int64Array | None, threads: DaemonPool

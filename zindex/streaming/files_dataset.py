@@ -110,9 +110,8 @@ class FilesDataset(IterableDataset[Sample]):
     @property
     def takes_requests(self) -> bool:
         """Whether samples are read from an object store, not from files of this node."""
-        return self.files.is_requested or (
-            self.units is None and any("://" in u for u in self.urls)
-        )
+        self.files.find_samples()
+        return self.files.is_requested
 
     @property
     def num_skipped(self) -> int:

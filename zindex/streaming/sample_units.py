@@ -139,7 +139,7 @@ def choose_units(count: SampleCount, num_units: int, *, shuffle: bool) -> Sample
         return SampleUnits(count.num_samples, count.nbytes, length, 1)
     least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
     if count.is_remote:
-        block = max(1, min(_MAX_REQUEST, _REQUEST_NBYTES // mean, max(least, length // 80)))
+        block = max(1, min(_MAX_REQUEST, _REQUEST_NBYTES // mean, max(least, length // 64)))
     else:
         block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, max(least, length // 128)))
     return SampleUnits(count.num_samples, count.nbytes, block, max(1, length // block))

@@ -9,7 +9,7 @@ from zindex.io.request_threads import DaemonPool
 from zindex.sources.sample_requests import RawSample, SampleRequests
 
 # Units that are requested in advance, and requests of a source at a time.
-_MAX_AHEAD, _NUM_THREADS = 64, 32
+_MAX_AHEAD, _NUM_THREADS = 64, 64
 
 
 class Unit(NamedTuple):
