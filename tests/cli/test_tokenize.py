@@ -81,9 +81,33 @@ def test_every_option_arrives(tokenizer: Path, tmp_path: Path) -> None:
     assert (facts["begin_id"], facts["end_id"], facts["turns"]) == (259, 258, "last")
 
 
+def test_a_dry_run_shows_what_limits_cost(tokenizer: Path, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "q" * length, "chosen": "yes" * length, "rejected": "no"} for length in (2, 9)
+    ]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    arguments = (
+        *(source, tmp_path / "s", "--for", "dpo", "--tokenizer", tokenizer),
+        *("--chat-template", "plain", "--append-eod", "none", "--max-prompt", "4"),
+        *("--max-answer", "20", "--max-length", "30", "--on-long", "drop"),
+    )
+    printed = succeed(*arguments, "--dry-run")
+    assert printed.splitlines()[0] == "2 records for dpo; nothing was written"
+    assert "max_prompt 4: 1 of 2 records are longer, by 5 tokens" in printed
+    assert "1 records would be left out, 1 are kept whole" in printed
+    facts = json.loads(succeed(*arguments, "--dry-run", "--json"))
+    assert facts["limits"]["max_answer"] == {"limit": 20, "num_records": 1, "num_lost": 7}
+    assert not (tmp_path / "s").exists()
+    assert succeed(*arguments).splitlines()[-1] == (
+        f"{tmp_path}/s: 1 records for dpo, values: 8 in chosen, 4 in rejected, 8 in chosen_mask, "
+        "4 in rejected_mask; 1 longer records were left out"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--max-prompt", "5"], "max_prompt must come with pairs or groups (dpo or grpo), got"),
         (["--column", "prompt"], "--column must be like prompt=question, got 'prompt'"),
         (["--role", "=x"], "--role must be like gpt=assistant, got '=x'"),
         (["--variable", "x=y"], "for a text, got 'x=y': Expecting value"),

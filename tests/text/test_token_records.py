@@ -4,6 +4,7 @@ import copy
 import pickle
 import random
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.text import encoded_files as module
 from zindex.text.chat_template import CHATML, PLAIN, ChatTemplate
 from zindex.text.conversations import ConversationParser
+from zindex.text.length_limits import LengthLimits
 from zindex.text.text_encoder import TextEncoder
 from zindex.text.token_records import UNKNOWN_ID, TokenRecords, TokenSettings
 
@@ -35,16 +37,25 @@ def open_records(
     *,
     template: str | None = CHATML,
     skip: bool = False,
+    parser: ConversationParser | None = None,
     **settings: Any,
 ) -> TokenRecords:
     return TokenRecords(
         ListFiles({"a": parts}),
         "digest",
-        settings=TokenSettings(train_type, **settings),
+        settings=with_limits(train_type, **settings),
         encoder=TextEncoder(make_tokenizer()),
         template=None if template is None else ChatTemplate(template),
+        parser=parser,
         skip_damaged=skip,
     )
+
+
+def with_limits(train_type: Any, **settings: Any) -> TokenSettings:
+    """Return settings, with those of limits where they belong."""
+    names = settings.keys() & {item.name for item in fields(LengthLimits)}
+    limits = LengthLimits(**{name: settings.pop(name) for name in names})
+    return TokenSettings(train_type, limits=limits, **settings)
 
 
 def test_documents_end() -> None:
@@ -155,7 +166,7 @@ def test_untrained_records_are_counted() -> None:
     for train_type, length, count in (("sft", 4, 1), ("sft", 5, 0), ("dpo", 4, 1), ("grpo", 4, 1)):
         records = open_records([[row]], train_type, template=PLAIN, max_length=length)
         assert len(list(records.read_part(0))) == 1
-        assert records.counts == {"num_untrained": count}
+        assert records.counts["num_untrained"] == count
     assert open_records([[row]], "seq").counts == {}
 
 
@@ -172,6 +183,85 @@ def test_pairs() -> None:
     [record] = make([row], "dpo", template=PLAIN, end_id=END)
     assert read_ids(record["rejected"]) == "qbad<eod>"
     assert record["rejected_mask"].tolist() == [False, True, True, True, True]
+
+
+@given(
+    st.text("ab ", max_size=9).map("p".__add__),
+    st.tuples(st.text("cd", min_size=1, max_size=9), st.text("ef", min_size=1, max_size=9)),
+    st.fixed_dictionaries(
+        {
+            name: st.sampled_from([None, 1, 4, 12])
+            for name in ("max_length", "max_prompt", "max_answer")
+        }
+        | {"keep": st.sampled_from(["start", "end"])}
+    ),
+)
+def test_the_answers_of_a_pair_follow_the_same_prompt(
+    prompt: str, answers: tuple[str, str], limits: dict[str, Any]
+) -> None:
+    row = {"prompt": prompt, "chosen": answers[0], "rejected": answers[1]}
+    [record] = make([row], "dpo", template=PLAIN, **limits)
+    asked, kept = [], []
+    for name in ("chosen", "rejected"):
+        ids, mask = record[name], record[f"{name}_mask"]
+        asked.append(read_ids(ids[~mask]))
+        kept.append(read_ids(ids[mask]))
+        assert mask.tolist() == sorted(mask)
+        assert len(ids) <= (limits["max_length"] or len(ids))
+    assert asked[0] == asked[1]
+    most, answer = limits["max_prompt"], limits["max_answer"]
+    shared, whole = prompt[-(most or 99) :], [text[:answer] for text in answers]
+    if limits["max_length"] is None:
+        assert (asked[0], kept) == (shared, whole)
+    elif limits["keep"] == "start":
+        left = limits["max_length"] - len(shared)
+        assert asked[0] == shared[: limits["max_length"]]
+        assert kept == [text[: max(0, left)] for text in whole]
+    else:
+        left = limits["max_length"] - max(map(len, whole))
+        assert asked[0] == (shared[-left:] if left > 0 else "")
+        assert kept == [text[-limits["max_length"] :] for text in whole]
+
+
+def test_a_pair_keeps_the_same_words_of_a_long_prompt() -> None:
+    words = " ".join(map(str, range(100, 130)))
+    row = {"prompt": words, "chosen": "yes, of course", "rejected": "no"}
+    [record] = make([row], "dpo", template=PLAIN, max_length=40, keep="end")
+    asked = {read_ids(record[name][~record[f"{name}_mask"]]) for name in ("chosen", "rejected")}
+    assert asked == {words[-26:]}
+
+
+def test_long_records_are_left_out_or_an_error() -> None:
+    rows = [
+        {"prompt": "q" * length, "chosen": "a" * length, "rejected": "b", "text": "t" * length}
+        for length in (2, 5, 3)
+    ]
+    rows = [row | {"responses": [row["chosen"]], "rewards": [1]} for row in rows]
+    for kind, limit in (("dpo", "max_prompt"), ("grpo", "max_answer"), ("sft", "max_length")):
+        given: dict[str, Any] = {"template": PLAIN, limit: 4, "on_long": "drop"}
+        given |= {"parser": ConversationParser({"text": "text"})} if kind == "sft" else {}
+        records = open_records([rows], kind, **given)
+        found = list(records.read_part(0))
+        assert [record["__key__"] for record in found] == ["0/0", "0/2"]
+        assert records.counts == {
+            "num_untrained": 0,
+            "num_truncated": 0,
+            "num_dropped": 1,
+            "num_cut_tokens": 0,
+        }
+        records = open_records([rows], kind, **given | {"on_long": "truncate"})
+        assert len(list(records.read_part(0))) == 3
+        assert records.counts | {"num_untrained": 0} == {
+            "num_untrained": 0,
+            "num_truncated": 1,
+            "num_dropped": 0,
+            "num_cut_tokens": 1,
+        }
+        message = f"at most 4 tokens by {limit}.* has 1 more.* in record '0/1' of a"
+        with pytest.raises(SourceError, match=message):
+            list(open_records([rows], kind, **given | {"on_long": "error"}).read_part(0))
+    with pytest.raises(ConfigError, match="max_prompt must come with pairs or groups"):
+        with_limits("sft", max_prompt=3)
 
 
 def test_groups() -> None:
@@ -292,7 +382,7 @@ def test_missing_templates_and_ends() -> None:
     ("settings", "message"),
     [
         ({"train_type": "ppo"}, "train_type must be one of seq, sft, dpo, grpo, got 'ppo'"),
-        ({"keep": "middle"}, "keep must be one of start, end, got 'middle'"),
+        ({"keep": "middle"}, "keep (--keep) must be one of start, end, got 'middle'"),
         ({"position_ids": "x"}, "position_ids must be one of doc_reset, none, got 'x'"),
         ({"special_in_text": "x"}, "special_in_text must be one of parse, refuse, got 'x'"),
         ({"max_length": 0}, "must be a whole number from 1 on, got 0"),
@@ -302,7 +392,7 @@ def test_missing_templates_and_ends() -> None:
 )
 def test_refused_settings(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        TokenSettings(**({"train_type": "sft"} | settings))
+        with_limits(**({"train_type": "sft"} | settings))
 
 
 def test_records_pickle_with_the_path_of_the_tokenizer(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from zindex.errors import ConfigError
 _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
 _RECORD_NAMES = (
     *("roles", "chat_template", "template_variables", "date", "train_on", "turns", "max_length"),
-    *("keep", "prepend_bod", "position_ids", "special_in_text", "chunk_nbytes", "shard_nbytes"),
+    *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "prepend_bod", "position_ids"),
+    *("special_in_text", "chunk_nbytes", "shard_nbytes"),
 )
 
 
@@ -78,7 +79,26 @@ _token_options = options.join(
         "--turns", ["all", "last"], "Whether all of these messages are targets or only the last."
     ),
     options.value("--max-length", type=click.IntRange(1), help="Truncate longer sequences."),
+    options.value(
+        "--max-prompt",
+        type=click.IntRange(1),
+        help="For dpo and grpo: truncate longer prompts, which keep their end.",
+    ),
+    options.value(
+        "--max-answer",
+        type=click.IntRange(1),
+        help="For dpo and grpo: truncate longer answers, which keep their start.",
+    ),
     options.first_choice("--keep", ["start", "end"], "Which end of a truncated sequence to keep."),
+    options.first_choice(
+        "--on-long",
+        ["truncate", "drop", "error"],
+        "Whether to truncate records that exceed a limit, to leave them out, or to stop.",
+    ),
+    options.flag(
+        "--dry-run",
+        "Write nothing: show a histogram of lengths, and what the limits would cost.",
+    ),
     options.parsed(
         "--append-eod",
         parse=_parse_token,
@@ -208,10 +228,24 @@ def tokenize_command(
     return _make_store(source, target, train_type, columns=pairs, **settings)
 
 
+# Settings of writing alone.
+_WRITING = ("keep_tokenizer", "restart", "grid", "client", "num_processes", "progress")
+
+
 def _make_store(
-    source: Any, target: str, train_type: Any, **settings: Any
+    source: Any, target: str, train_type: Any, *, dry_run: bool = False, **settings: Any
 ) -> tuple[dict[str, Any], str]:
     """Write a keyed store and return its summary."""
+    if dry_run:
+        from zindex.ingest.keyed.open_token_records import measure_lengths
+
+        read = {name: value for name, value in settings.items() if name not in _WRITING}
+        report = measure_lengths(source, train_type, **read)
+        lines = "\n".join(report.to_lines())
+        return report.to_json(), (
+            f"{report.num_records:,} records for {train_type}; nothing was written"
+            f"{options.describe_skipped(report.num_skipped)}\n{lines}"
+        )
     from zindex.ingest.keyed.tokenize import tokenize
 
     store = tokenize(source, target, train_type, **settings)
@@ -220,13 +254,27 @@ def _make_store(
         **options.describe_records(store),
         "train_type": train_type,
         "num_untrained": store.attributes.get("num_untrained", 0),
+        **{name: store.attributes[name] for name in _COSTS if name in store.attributes},
         "num_values": {name: count for name, count in counts.items() if name != "__key__"},
     }
     values = ", ".join(f"{count:,} in {name}" for name, count in facts["num_values"].items())
     return facts, (
         f"{facts['store']}: {facts['num_records']:,} records for {train_type}, values: "
-        f"{values or 'none'}{options.describe_skipped(facts['num_skipped'])}"
+        f"{values or 'none'}{_describe_costs(facts)}"
+        f"{options.describe_skipped(facts['num_skipped'])}"
     )
+
+
+# Attributes of stores that count what limits have cost.
+_COSTS = ("num_truncated", "num_dropped", "num_cut_tokens")
+
+
+def _describe_costs(facts: dict[str, Any]) -> str:
+    """Return the end of a sentence on records that exceed a limit, if there are any."""
+    truncated, dropped, tokens = (facts.get(name, 0) for name in _COSTS)
+    parts = [f"{truncated:,} records lost {tokens:,} tokens to limits"] if truncated else []
+    parts += [f"{dropped:,} longer records were left out"] if dropped else []
+    return "".join(f"; {part}" for part in parts)
 
 
 def _make_corpus(

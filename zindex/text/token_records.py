@@ -1,25 +1,25 @@
 """Tokenise files of documents, conversations, preference pairs and answer groups into records."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray
-from zindex.errors import ConfigError, check_choice
+from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.sources.sample_files import SampleFiles
 from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
 from zindex.text.encoded_files import EncodedFiles, Sample, fit_ids
+from zindex.text.length_limits import Cut, LengthLimits, LengthReport
 from zindex.text.loss_masks import DialogueCutter, MaskedText
 from zindex.text.text_checks import SpecialTexts
 from zindex.text.text_encoder import TextEncoder
 
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
-Keep = Literal["start", "end"]
 PositionIds = Literal["doc_reset", "none"]
 SpecialInText = Literal["parse", "refuse"]
 
@@ -33,10 +33,8 @@ class TokenSettings:
     """Settings of records besides tokenizer and template."""
 
     train_type: TrainType
-    #: Maximal tokens of a sequence, and of a prompt and each response of a group; None: unlimited.
-    max_length: int | None = None
-    #: Which end of a longer one to keep.
-    keep: Keep = "start"
+    #: Maximum tokens of its sequences.
+    limits: LengthLimits = field(default_factory=LengthLimits)
     #: Store the positions of a conversation's tokens, starting at 0; or none.
     position_ids: PositionIds = "doc_reset"
     token_dtype: str = "int32"
@@ -47,15 +45,21 @@ class TokenSettings:
     special_in_text: SpecialInText = "parse"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if get_origin(field.type) is Literal:
-                check_choice(field.name, getattr(self, field.name), get_args(field.type))
-        length = self.max_length
-        if length is not None and (type(length) is not int or length < 1):
+        for item in fields(self):
+            if get_origin(item.type) is Literal:
+                check_choice(item.name, getattr(self, item.name), get_args(item.type))
+        own = [name for name in ("max_prompt", "max_answer") if name in self.limits.limits]
+        if own and not self.has_prompts:
             raise ConfigError(
-                f"max_length (--max-length) must be a whole number from 1 on, got {length!r}"
+                f"{' and '.join(own)} must come with pairs or groups (dpo or grpo), got "
+                f"{self.train_type!r}; use max_length (--max-length)"
             )
         check_choice("token_dtype (--token-dtype)", self.token_dtype, _TOKEN_DTYPES)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether a record is a prompt with its answers."""
+        return self.train_type in ("dpo", "grpo")
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -91,8 +95,6 @@ class _Sequence:
     is_answer: bool = False
     #: Whether the id after it is trained.
     trains_end: bool = True
-    #: Whether to always keep the end of a longer one, because answers follow it.
-    keeps_end: bool = False
 
     @property
     def keys(self) -> Iterator[tuple[str, bool]]:
@@ -157,12 +159,17 @@ class TokenRecords(EncodedFiles):
             self.cutter = DialogueCutter(template, ends=special, **(cutter_settings or {}))
         #: Records with an answer that has no trained token; documents do not count.
         self.num_untrained = 0
+        #: Records that are longer than a limit, and what that has cost.
+        self.num_truncated = self.num_dropped = self.num_cut_tokens = 0
+        #: Receives the length of every record, if set.
+        self.report: LengthReport | None = None
         self._special = SpecialTexts(special) if settings.special_in_text == "refuse" else None
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the records, besides the files, as JSON values."""
         settings = asdict(self.settings)
         del settings["token_dtype"]  # already in the fields of the store
+        settings |= settings.pop("limits")
         template = None if self.template is None else self.template.identity()
         cutting = {} if self.cutter is None else self.cutter.identity()
         own = settings | {"chat_template": template} | self.parser.identity() | cutting
@@ -171,7 +178,16 @@ class TokenRecords(EncodedFiles):
     @property
     def counts(self) -> dict[str, int]:
         """Counts of this process's records so far, by attribute of the store."""
-        return {} if self.settings.train_type == "seq" else {"num_untrained": self.num_untrained}
+        counts = {"num_untrained": self.num_untrained}
+        if self.settings.limits.limits:
+            counts |= {
+                "num_truncated": self.num_truncated,
+                "num_dropped": self.num_dropped,
+                "num_cut_tokens": self.num_cut_tokens,
+            }
+        if self.settings.train_type == "seq":
+            del counts["num_untrained"]
+        return counts
 
     def _draft(self, sample: Sample) -> tuple[_Draft, Sequence[str]]:
         sequences, rewards = self._cut(sample)
@@ -182,21 +198,10 @@ class TokenRecords(EncodedFiles):
         """Return the sequences of a JSON object, and the rewards of a group."""
         kind = self.settings.train_type
         if kind == "dpo":
-            sequences = []
-            for dialogue in self._check(self.parser.read_pair(sample)):
-                prompt, answer = self._need_cutter().cut_answer(dialogue)
-                sequences.append(self._sequence([MaskedText(prompt, False), *answer], dialogue))
-            return sequences, ()
+            return self._cut_answers(self.parser.read_pair(sample)), ()
         if kind == "grpo":
             group = self.parser.read_group(sample)
-            dialogues = self._check(group.answers)
-            answers = [self._need_cutter().cut_answer(dialogue) for dialogue in dialogues]
-            asked = _Sequence([MaskedText(answers[0][0], False)], self._ends()[0], keeps_end=True)
-            answered = [
-                replace(self._sequence(parts, dialogue), begin_id=None, is_answer=True)
-                for (_, parts), dialogue in zip(answers, dialogues, strict=True)
-            ]
-            return [asked, *answered], group.rewards
+            return self._cut_answers(group.answers), group.rewards
         text = None
         if kind == "seq" or "text" in self.parser.columns or not self.parser.holds_dialogue(sample):
             text = self.parser.read_text(sample)
@@ -208,6 +213,16 @@ class TokenRecords(EncodedFiles):
         cutter = self._need_cutter()
         parts = [MaskedText(cutter.text(dialogue), True)] if kind == "seq" else cutter.cut(dialogue)
         return [self._sequence(parts, dialogue)], ()
+
+    def _cut_answers(self, dialogues: Sequence[Dialogue]) -> list[_Sequence]:
+        """Return the prompt that conversations share, and the answer of each."""
+        answers = [self._need_cutter().cut_answer(item) for item in self._check(dialogues)]
+        asked = _Sequence([MaskedText(answers[0][0], False)], self._ends()[0])
+        answered = [
+            replace(self._sequence(parts, dialogue), begin_id=None, is_answer=True)
+            for (_, parts), dialogue in zip(answers, dialogues, strict=True)
+        ]
+        return [asked, *answered]
 
     def _check(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
         """Return conversations; raise for special tokens in their texts if so configured."""
@@ -255,15 +270,48 @@ class TokenRecords(EncodedFiles):
         ids = {key: fit_ids(part, dtype) for key, part in zip(keys, found, strict=True)}
         for sample, sequences, rewards in batch:
             pairs = [self._join(sequence, ids) for sequence in sequences]
-            answers = pairs[1:] if self.settings.train_type == "grpo" else pairs
+            cut = self._cut_lengths(sample, [len(mask) for _, mask in pairs])
+            if cut.lost and self.settings.limits.on_long == "drop":
+                self.num_dropped += 1
+                continue
+            if cut.lost:
+                self.num_truncated += 1
+                self.num_cut_tokens += sum(cut.lost.values())
+            pairs = [
+                (part[start:stop], mask[start:stop])
+                for (part, mask), (start, stop) in zip(pairs, cut.spans, strict=True)
+            ]
+            answers = pairs[1:] if self.settings.has_prompts else pairs
             self.num_untrained += not all(mask.any() for _, mask in answers)
             record = {name: sample[name] for name in ("__key__", "__url__")}
             yield record | self._make(pairs, rewards)
 
+    def _cut_lengths(self, sample: Sample, lengths: Sequence[int]) -> Cut:
+        """Return what is kept of the sequences of a record, and count its lengths."""
+        limits, joined = self.settings.limits, self.settings.train_type == "dpo"
+        if self.settings.has_prompts:
+            cut = limits.cut_answers(lengths, joined=joined)
+        else:
+            cut = limits.cut_sequence(lengths[0])
+        if self.report is not None:
+            prompt, *answers = lengths
+            parts: dict[str, Sequence[int]] = {"sequence": lengths}
+            if self.settings.has_prompts:
+                parts = {"prompt": [prompt], "answer": answers}
+                parts |= {"sequence": [prompt + answer for answer in answers]} if joined else {}
+            self.report.add(parts, cut)
+            return cut
+        try:
+            limits.check(cut)
+        except SourceError as error:
+            key, url = sample.get("__key__"), sample.get("__url__")
+            raise SourceError(f"{error}, in record {key!r} of {url}") from None
+        return cut
+
     def _join(
         self, sequence: _Sequence, ids: Mapping[tuple[str, bool], AnyArray]
     ) -> tuple[AnyArray, BoolArray]:
-        """Return the ids and the mask of a sequence."""
+        """Return the ids and the mask of a whole sequence."""
         dtype = self.settings.token_dtype
         begin, end = (
             fit_ids(np.array([] if number is None else [number], np.int64), dtype)
@@ -271,17 +319,18 @@ class TokenRecords(EncodedFiles):
         )
         found = [begin, *(ids[key] for key in sequence.keys), end]
         flags = [False, *(part.trained for part in sequence.parts), sequence.trains_end]
-        mask = np.repeat(flags, [len(part) for part in found])
-        length = self.settings.max_length
-        # An answer continues its prompt, so its start is kept.
-        keeps_start = self.settings.keep == "start" and not sequence.keeps_end
-        kept = slice(length) if sequence.is_answer or keeps_start else slice(-(length or 0), None)
-        return np.concatenate(found)[kept], mask[kept]
+        return np.concatenate(found), np.repeat(flags, [len(part) for part in found])
 
     def _make(
         self, pairs: Sequence[tuple[AnyArray, BoolArray]], rewards: Sequence[float]
     ) -> Sample:
         """Return the fields of a record."""
+        if self.settings.train_type == "dpo":  # both answers follow the same tokens
+            (asked, untrained), *rest = pairs
+            pairs = [
+                (np.concatenate((asked, ids)), np.concatenate((untrained, mask)))
+                for ids, mask in rest
+            ]
         sequences, masks = zip(*pairs, strict=True)
         values = [*sequences, *masks, np.arange(len(sequences[0]), dtype=np.int32)]
         if self.settings.train_type == "grpo":

@@ -5,10 +5,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError
 from zindex.ingest.corpora.tokenize_corpus import read_identity
+from zindex.ingest.keyed.open_token_records import open_token_records
 from zindex.ingest.records.import_records import import_records
-from zindex.ingest.records.open_files import TextKind, open_texts
+from zindex.ingest.records.open_files import TextKind
 from zindex.ingest.records.read_partitions import try_first
 from zindex.io.objects import PlaceLike
 from zindex.sources.sample_files import OnDamage, Paths
@@ -16,13 +17,10 @@ from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID
 from zindex.store.tokenizer_note import read_note
-from zindex.text import token_records
-from zindex.text.chat_template import CHATML, ChatTemplate, open_template
-from zindex.text.conversations import ConversationParser
+from zindex.text.length_limits import Keep, OnLong
 from zindex.text.loss_masks import Turns
-from zindex.text.text_encoder import TextEncoder, TokenizerLike
-from zindex.text.token_records import Keep, PositionIds, SpecialInText, TrainType
-from zindex.text.tokenizer_settings import TokenizerSettings
+from zindex.text.text_encoder import TokenizerLike
+from zindex.text.token_records import PositionIds, SpecialInText, TrainType
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +40,10 @@ def tokenize(
     train_on: Sequence[str] = ("assistant",),
     turns: Turns = "all",
     max_length: int | None = None,
+    max_prompt: int | None = None,
+    max_answer: int | None = None,
     keep: Keep = "start",
+    on_long: OnLong = "truncate",
     append_eod: bool | int | str = True,
     prepend_bod: bool | int | str = False,
     position_ids: PositionIds = "doc_reset",
@@ -92,12 +93,22 @@ def tokenize(
     turns
         ``"last"`` trains only the last of these messages of each conversation.
     max_length
-        Maximum tokens of a sequence; in a group, of the prompt and of each response. Records whose
-        answer has no trained token left are kept, counted in the attribute ``num_untrained``, and
-        reported in a warning.
+        Maximum tokens of a sequence; in a pair, of the prompt with either answer; in a group, of
+        the prompt and of each response. Records whose answer has no trained token left are kept,
+        counted in the attribute ``num_untrained``, and reported in a warning.
+    max_prompt, max_answer
+        For pairs and groups, maximum tokens of the prompt, which keeps its end, and of each answer,
+        which keeps its start. They apply before ``max_length``.
     keep
-        Which end of a longer sequence to keep. A response always keeps its start, and the prompt of
-        a group its end.
+        Which end of a sequence or pair that exceeds ``max_length`` to keep. Both answers of a pair
+        keep the same tokens of the prompt: ``"start"`` truncates the answers, ``"end"`` the prompt
+        to what the longer answer leaves. In a group, a response always keeps its start, and the
+        prompt its end.
+    on_long
+        ``"truncate"`` records that exceed a limit, ``"drop"`` them, or ``"error"``. The attributes
+        ``num_truncated``, ``num_dropped`` and ``num_cut_tokens`` count them and the tokens that
+        were removed; `zindex.ingest.keyed.open_token_records.measure_lengths` counts them, and a
+        histogram of all lengths, without writing anything.
     append_eod
         Token appended to documents, and to conversations with the template ``"plain"``: its id or
         text, True for the ``eos_token`` of the tokenizer, False for none. Other templates end
@@ -141,43 +152,39 @@ def tokenize(
     Law: the store depends only on the objects, the tokenizer and the settings, not on the parts of
     the files, the number of workers, or interruptions.
     """
-    encoder = TextEncoder(tokenizer)
-    known = encoder.settings()
-    given = chat_template if chat_template is None else os.fspath(chat_template)
-    template = open_template(given, known, variables=template_variables, date=date)
-    if template is not None and template.text == CHATML:
-        _check_marks(encoder)
-    settings = token_records.TokenSettings(
+    records = open_token_records(
+        source,
         train_type,
+        tokenizer=tokenizer,
+        kind=kind,
+        chat_template=chat_template,
+        template_variables=template_variables,
+        date=date,
+        columns=columns,
+        roles=roles,
+        train_on=train_on,
+        turns=turns,
         max_length=max_length,
+        max_prompt=max_prompt,
+        max_answer=max_answer,
         keep=keep,
+        on_long=on_long,
+        append_eod=append_eod,
+        prepend_bod=prepend_bod,
         position_ids=position_ids,
         token_dtype=token_dtype,
-        begin_id=_find_begin(encoder, known, prepend_bod),
-        end_id=_find_end(encoder, known, append_eod),
         special_in_text=special_in_text,
+        part_nbytes=part_nbytes,
+        on_damage=on_damage,
     )
-    if template is not None and not template.is_plain:
-        _check_ends(train_type, append_eod, prepend_bod)
-        _check_asking(template, train_type)
-    files, files_fingerprint = open_texts(source, kind, part_nbytes, on_damage)
-    records = token_records.TokenRecords(
-        files,
-        files_fingerprint,
-        settings=settings,
-        encoder=encoder,
-        template=template,
-        parser=ConversationParser(columns, roles),
-        cutter_settings={"trained_roles": train_on, "turns": turns},
-        skip_damaged=on_damage == "skip",
-    )
+    dtypes = records.settings.dtypes
     records.keeps_tokenizer = keep_tokenizer
     try_first(records)
     store = import_records(
         records,
         target,
-        fields=tuple(settings.dtypes),
-        dtypes=settings.dtypes,
+        fields=tuple(dtypes),
+        dtypes=dtypes,
         on_damage=on_damage,
         restart=restart,
         grid=grid,
@@ -187,29 +194,6 @@ def tokenize(
     )
     _warn_untrained(store)
     return store
-
-
-def _check_ends(
-    train_type: TrainType, append_eod: bool | int | str, prepend_bod: bool | int | str
-) -> None:
-    """Raise for begin and end tokens that no record gets, or warn for conversations."""
-    given = {"append_eod (--append-eod)": append_eod, "prepend_bod (--prepend-bod)": prepend_bod}
-    if append_eod is True:  # the default
-        del given["append_eod (--append-eod)"]
-    names = " and ".join(name for name, token in given.items() if token is not False)
-    if not names or train_type == "seq":
-        return
-    if train_type != "sft":
-        raise ConfigError(
-            f"{names} must be left out for {train_type} with this chat template, which says itself "
-            "where texts begin and end; leave it out, or take chat_template='plain' "
-            "(--chat-template plain)"
-        )
-    logger.warning(
-        "%s: only applies to documents, as the chat template itself marks the start and end of "
-        "conversations",
-        names,
-    )
 
 
 def _warn_untrained(store: Store) -> None:
@@ -262,55 +246,3 @@ def _describe_corpus(store: Store) -> dict[str, Any]:
     if made is None and (note := read_note(store.root)) is not None:
         made = {"tokenizer": note.identity, "vocab_size": note.vocab_size}
     return {} if made is None else {"train_type": "pretrain", **made}
-
-
-def _check_marks(encoder: TextEncoder) -> None:
-    """Warn if the markers of ChatML are not tokens, which is rarely intended."""
-    if not {"<|im_start|>", "<|im_end|>"} <= set(encoder.special_texts()):
-        logger.warning(
-            "the tokenizer has no special tokens <|im_start|> and <|im_end|>, so these markers of "
-            "the chat template become several tokens each; add them to the tokenizer, or "
-            "choose another chat template"
-        )
-
-
-def _check_asking(template: ChatTemplate, train_type: TrainType) -> None:
-    """Warn if a template has no generation prompt: headers are then trained with the answers."""
-    asked = [{"role": "user", "content": "a"}]
-    try:
-        is_asking = template.render(asked) != template.render(asked, add_generation_prompt=True)
-    except SourceError:  # the template rejects this conversation
-        return
-    if train_type != "seq" and not is_asking and not template.has_generation:
-        logger.warning(
-            "the chat template has no generation prompt (add_generation_prompt has no effect), so "
-            "the header of each answer, such as 'assistant:', is trained, too; make the template "
-            "write that header if add_generation_prompt is true"
-        )
-
-
-def _find_end(
-    encoder: TextEncoder, known: TokenizerSettings, token: bool | int | str
-) -> int | None:
-    """Return the id that ends documents; ``UNKNOWN_ID`` if the tokenizer does not define it."""
-    try:
-        return encoder.find_end(token, "append_eod (--append-eod)")
-    except ConfigError:
-        if token is not True or "eos_token" in known.special_tokens:
-            raise
-        return token_records.UNKNOWN_ID  # an error only if there are documents
-
-
-def _find_begin(
-    encoder: TextEncoder, known: TokenizerSettings, token: bool | int | str
-) -> int | None:
-    """Return the id that begins documents."""
-    what = "prepend_bod (--prepend-bod)"
-    if token is not True:
-        return encoder.find_id(token, what)
-    if "bos_token" not in known.special_tokens:
-        raise ConfigError(
-            f"{what} needs a beginning of documents, the tokenizer names no bos_token; give the id "
-            "or the text itself"
-        )
-    return encoder.find_id(known.special_tokens["bos_token"], what)
