@@ -177,14 +177,14 @@ def test_windows_cut_all_streams_at_the_same_places(tmp_path: Path) -> None:
         tmp_path / "dpo",
         {
             "chosen": [tokens],
-            "rejected": [-tokens],
+            "rejected": [40 - tokens],
             "chosen_mask": [mask],
             "rejected_mask": [~mask],
         },
     )
     dataset = DatasetFactory.load("dpo", tmp_path / "dpo", 4, mode="windows")
     assert len(dataset) == 4
-    assert dataset[1]["rejected"].tolist() == [-4, -5, -6, -7]
+    assert dataset[1]["rejected"].tolist() == [36, 35, 34, 33]
     assert dataset[1]["chosen_mask"].tolist() == [True, False, True, False]
     rewards = tokens.astype(np.float64)
     write_bin(

@@ -125,3 +125,22 @@ def test_record_bounds_are_stored_unless_excluded(tmp_path: Path) -> None:
     assert StoreFactory.create("bin").load(tmp_path / "all").num_records == 2
     save_bin(tmp_path / "none", {"chosen": group["chosen"]}, record_keys=())
     assert StoreFactory.create("bin").load(tmp_path / "none").num_records is None
+
+
+@pytest.mark.parametrize("save", [save_bin, lambda root, groups: save_h5(root, "data", groups)])
+@pytest.mark.parametrize(
+    ("key", "values", "shown"),
+    [
+        ("sequence", np.array([1, -5], np.int32), "token ids of 'sequence' must be from 0"),
+        ("responses", [np.array([1], "u8"), np.array([2**63 + 5], "u8")], "ids of 'responses'"),
+        ("rewards", np.array([np.nan], np.float32), "numbers of 'rewards' must be finite, got nan"),
+        ("logprobs", [np.array([-np.inf])], "numbers of 'logprobs' must be finite, got -inf"),
+    ],
+)
+def test_invalid_values_are_not_saved(
+    save: Any, key: str, values: Any, shown: str, tmp_path: Path
+) -> None:
+    zeros = [np.zeros(1, item.dtype) for item in values] if isinstance(values, list) else values[:0]
+    with pytest.raises(SourceError, match=f"{shown}.* in record 1 of these tensors"):
+        save(tmp_path / "s", {key: [zeros, values]})
+    assert not (tmp_path / "s").exists()

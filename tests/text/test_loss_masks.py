@@ -161,6 +161,11 @@ def test_thoughts_that_the_template_drops() -> None:
     [
         (CHATML, Dialogue(talk("q")), "must have a message to train on, of assistant, this one ha"),
         (CHATML, Dialogue(talk("q", "a", weight=0)), "this one has ['user', 'assistant']"),
+        (
+            CHATML,
+            Dialogue(talk("q", "a", weight=0.1)),
+            "weight of a message must be 0 or 1, got 0.1",
+        ),
         (CHATML, Dialogue(talk("q", "a"), 2), "this one has ['user', 'assistant']"),
         ("{{ messages[-1].content }}", Dialogue(talk("q", "a")), "of what asks for message 2, wit"),
         (

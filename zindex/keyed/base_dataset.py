@@ -83,7 +83,9 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         MissingKeyError
             If the store lacks a key.
         SourceError
-            If its files are damaged, or its keys do not agree or have the wrong dtype.
+            If its files are damaged, or its keys do not agree or have the wrong dtype. Values are
+            checked when they are read: token ids that the vocabulary lacks, if the store knows it,
+            negative ones, and floats that are not finite are errors.
         """
         name = detect_format(load_path) if storage_type is None else storage_type
         return self.open(StoreFactory.create(name).load(load_path, strict=strict))
@@ -100,7 +102,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
             )
         for output in self.outputs_of(store):
             dtype = store.column(output.key).dtype
-            if output.dtype is torch.int64 and dtype.kind not in "iu":
+            if output.dtype_of(dtype) is torch.int64 and dtype.kind not in "iu":
                 raise SourceError(
                     f"{output.key} of {store.path} must hold whole numbers, got {dtype}; make the "
                     "store again with an integer dtype"
@@ -110,7 +112,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         return self
 
     def outputs_of(self, store: KeyedStore) -> tuple[Output, ...]:
-        """Return the tensors of samples; optional ones only if the store has their key."""
+        """Return the declared tensors of samples; optional ones only if the store has their key."""
         keys = store.keys
         return tuple(output for output in self.train_type.outputs if output.key in keys)
 
@@ -192,10 +194,6 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         """Return the settings that determine the samples, as JSON values."""
         split = None if self.split is None else [self.split, asdict(self.record_split)]
         return {"train_type": self.train_type.name, "pad_id": self.pad_id, "split": split}
-
-    def _pad_of(self, output: Output) -> int:
-        """Return the padding value of a tensor."""
-        return self.pad_id if output.pad is None else output.pad
 
     def _choose_records(self, num_records: int) -> Int64Array | None:
         """Return the records of the split in ascending order; None for all."""

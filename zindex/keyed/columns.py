@@ -181,7 +181,7 @@ class _Table:
         first = np.searchsorted(self.ends, starts, "right").tolist()
         last = np.searchsorted(self.ends, stops, "left").tolist()
         touched = [self.file_of[a : b + 1] for a, b in zip(first, last, strict=True)]
-        for number in {*np.concatenate(touched).tolist()} - {-1}:
+        for number in {number for files in touched for number in files.tolist()} - {-1}:
             with suppress(VerificationError, OSError):
                 open_files.open(self.bind(number), 0)
 

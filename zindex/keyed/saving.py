@@ -16,6 +16,7 @@ from zindex.errors import ConfigError
 from zindex.formats.keyed.bin_folder import read_bin_shards, write_bin_folder
 from zindex.formats.keyed.h5_file import EMPTY_DTYPE, read_h5_shards, write_h5_file
 from zindex.formats.keyed.keyed_array import open_h5, sum_lengths
+from zindex.formats.keyed.value_rules import check_records
 
 #: A record: flat values, or a list of them if it is a group of items.
 Record = torch.Tensor | AnyArray | Sequence[torch.Tensor | AnyArray]
@@ -40,7 +41,8 @@ def save_h5(file_path: str | os.PathLike[str], file_name: str, tensor_group: Ten
     ConfigError
         If a record is of another type or of bfloat16, or h5py is not installed.
     SourceError
-        If a key, a dtype or a shape cannot be stored.
+        If a key, a dtype or a shape cannot be stored, a token id is negative, or a float is not
+        finite.
     """
     arrays = _to_arrays(tensor_group)
     write_h5_file(os.path.join(file_path, f"{file_name}.h5"), arrays)
@@ -69,7 +71,8 @@ def save_bin(
     ConfigError
         If a record is of another type or of bfloat16, or ``record_keys`` names no key.
     SourceError
-        If a key, a dtype or a shape cannot be stored.
+        If a key, a dtype or a shape cannot be stored, a token id is negative, or a float is not
+        finite.
     """
     arrays = _to_arrays(tensor_group)
     grouped = {
@@ -172,9 +175,12 @@ def _to_arrays(tensor_group: TensorGroup) -> dict[str, list[Any]]:
     """Return the records of each key as arrays, or lists of arrays."""
     if not tensor_group:
         raise ConfigError("tensors must have one or more keys, got none; give a key")
-    return {
+    arrays = {
         key: [_to_array(record, key) for record in records] for key, records in tensor_group.items()
     }
+    for key, records in arrays.items():
+        check_records(key, records, "these tensors")
+    return arrays
 
 
 def _to_array(record: Record, key: str) -> AnyArray | list[AnyArray]:

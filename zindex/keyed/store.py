@@ -36,6 +36,8 @@ class KeyedStore:
         self._is_strict = True
         self.path: Place | None = None
         self.fingerprint = ""
+        #: Number of ids of the vocabulary of its tokens; None if the store does not know it.
+        self.num_ids: int | None = None
 
     def load(self, path: PlaceLike, *, strict: bool = True) -> Self:
         """Describe the files at a path; values are read lazily.

@@ -19,6 +19,7 @@ from zindex.store.open import Store as ArrayStore
 from zindex.store.open import open_store
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, read_fields
 from zindex.store.scratch import IMPORT_KEY
+from zindex.store.tokenizer_note import read_note
 
 # Values at the start and the end of every key of a shard that are hashed into the fingerprint.
 _NUM_SAMPLED = 512
@@ -89,6 +90,8 @@ class ZarrStore(KeyedStore):
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
         store = _open_finished(path)
+        note = read_note(path)
+        self.num_ids = None if note is None else note.vocab_size
         fields = read_fields(store.spec, path)
         numbers = {
             name: field

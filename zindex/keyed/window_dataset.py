@@ -14,8 +14,11 @@ from zindex.errors import ConfigError, PlanError, SourceError, check_choice
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, CopySpans, read_columns
+from zindex.keyed.extra_keys import find_window_extras
+from zindex.keyed.record_values import spread_records
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import Output, TrainType
+from zindex.keyed.value_checks import OutputRead, check_values
 from zindex.keyed.windows import PackedWindows, StreamWindows, Windows, WindowSpans, divide_spans
 from zindex.loading.collate import collate as stack_samples
 from zindex.plan.settings import check_whole
@@ -62,7 +65,10 @@ class WindowDataset(BaseDataset):
 
     Notes
     -----
-    If a sample has a ``loss_mask``, it is False at padding and at targets in other documents.
+    If a sample has a ``loss_mask``, it is False at padding and at targets in other documents; it is
+    boolean, or the stored floats. Other keys of the store come too: those with one value per token
+    are cut like tokens, those with one value per record have it at every token of the record.
+    Floats and booleans are aligned with targets, integers with inputs.
     ``zindex.loading.device.pack_documents(batch["document_ids"])`` gives ``cu_seqlens`` for
     attention kernels, and ``ids[:, :, None] == ids[:, None, :]`` the mask of documents.
     Documents are the records of the store. Memory per document: 16 bytes with ``"respect"``, 8
@@ -99,8 +105,10 @@ class WindowDataset(BaseDataset):
         self.tail = tail
         self._windows: Windows | None = None
         self._bounds = np.zeros(1, np.int64)
-        # The tensors of a sample, each with the column of its values.
+        # The tensors of a sample, each with the column of its values: one per token, or per record.
         self._parts: list[tuple[Output, Column]] = []
+        self._record_parts: list[tuple[Output, Column]] = []
+        self._record_bounds = self._bounds
 
     def get_index(self, index: int) -> tuple[int, int]:
         """Return the bounds ``[begin, end)`` of the inputs of a window; the name is AstrAI's.
@@ -145,7 +153,8 @@ class WindowDataset(BaseDataset):
         )
         if len(lengths) < 2:
             return stack_samples(batch)
-        pads = {output.name: self._pad_of(output) for output, _ in self._parts}
+        parts = [*self._parts, *self._record_parts]
+        pads = {output.name: output.pad_of(self.pad_id) for output, _ in parts}
         pads |= {_DOCUMENTS: -1, _POSITIONS: 0}
         values = {name: [item[name] for item in batch] for name in batch[0]}
         return BatchTensors(
@@ -171,6 +180,7 @@ class WindowDataset(BaseDataset):
         if not self.train_type.by_record:  # the answers of a pair differ in length
             store.check_records(keys)
         length = min(column.length for _, column in self._parts)
+        self._add_extras(store, outputs)
         stream = np.array([0, length], np.int64)
         self._bounds = stream
         if self.documents != "ignore":
@@ -197,30 +207,43 @@ class WindowDataset(BaseDataset):
             )
         return windows.num_windows
 
+    def _add_extras(self, store: KeyedStore, outputs: Sequence[Output]) -> None:
+        """Add the tensors of keys that the train type does not name."""
+        of_tokens, of_records = find_window_extras(store, outputs)
+        self._parts += [(output, store.column(output.key)) for output in of_tokens]
+        self._record_parts = [(output, store.column(output.key)) for output in of_records]
+        if of_records:
+            self._record_bounds = _document_bounds(store, self.train_type.keys[0])
+
     def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return windows by number."""
         windows = self._windows
         assert windows is not None
         if self.tail is Tail.DROP_LAST and self.documents in ("ignore", "respect"):
             assert isinstance(windows, StreamWindows)
-            return self._read_full(windows, numbers)
+            return self._read_full(store, windows, numbers)
         documents = whole = windows.find_spans(numbers)
         if self.documents == "mark":
             documents = divide_spans(whole, self._bounds)
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
-        shifts = {output.shift for output, _ in self._parts}
-        spans = {shift: self._find_copies(whole, shift) for shift in shifts}
-        for output, _ in self._parts:
-            arrays[output.name].fill(self._pad_of(output))
-        targets = [(column, arrays[output.name], output.shift) for output, column in self._parts]
-        read_columns([column.read(spans[shift], target) for column, target, shift in targets])
+        parts = [*self._parts, *self._record_parts]
+        spans = {shift: self._find_copies(whole, shift) for shift in (0, 1)}
+        for output, _ in parts:
+            arrays[output.name].fill(output.pad_of(self.pad_id))
+        self._fill(
+            store,
+            [
+                OutputRead(output, column, spans[output.shift], arrays[output.name])
+                for output, column in parts
+            ],
+        )
         if self._has_bounds:
             marks = arrays[_DOCUMENTS], arrays[_POSITIONS]
             has_target = np.empty(marks[0].shape, np.bool_)
             mark_documents(documents.rows, documents.offsets, documents.lengths, *marks, has_target)
-            for output, _ in self._parts:
+            for output, _ in parts:
                 if output.shift:  # a target in another document than its input
-                    np.putmask(arrays[output.name], ~has_target, self._pad_of(output))
+                    np.putmask(arrays[output.name], ~has_target, output.pad_of(self.pad_id))
         batch = SampleBatch(tensors)
         if self.tail is not Tail.EXACT:
             return batch
@@ -235,22 +258,37 @@ class WindowDataset(BaseDataset):
             ]
         )
 
-    def _read_full(self, windows: StreamWindows, numbers: Int64Array) -> SampleBatch:
+    def _read_full(
+        self, store: KeyedStore, windows: StreamWindows, numbers: Int64Array
+    ) -> SampleBatch:
         """Return full windows, whose tensors need no padding."""
         starts, _ = windows.find_starts(numbers)
         width = self.window_size
         spans = CopySpans(starts, starts + width, _row_offsets(len(numbers), width))
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
-        targets = [(column, arrays[output.name], output.shift) for output, column in self._parts]
-        read_columns([column.read(spans, target, shift) for column, target, shift in targets])
+        self._fill(
+            store,
+            [
+                OutputRead(output, column, spans, arrays[output.name], output.shift)
+                for output, column in (*self._parts, *self._record_parts)
+            ],
+        )
         return SampleBatch(tensors)
+
+    def _fill(self, store: KeyedStore, reads: Sequence[OutputRead]) -> None:
+        """Fill tensors with values of tokens, and with those of the records of tokens."""
+        count = len(self._parts)
+        read_columns([read.request for read in reads[:count]])
+        if len(reads) > count:
+            spread_records(store, reads[count:], self._record_bounds)
+        check_values(store, reads[:count], self.pad_id)
 
     def _shapes(self, size: int) -> Shapes:
         """Return the shapes and dtypes of a batch."""
         plane = size, self.window_size
         shapes: Shapes = {
-            output.name: (plane, output.dtype or torch.from_numpy(np.empty(0, column.dtype)).dtype)
-            for output, column in self._parts
+            output.name: (plane, output.dtype_of(column.dtype))
+            for output, column in (*self._parts, *self._record_parts)
         }
         if self._has_bounds:
             shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}

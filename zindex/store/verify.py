@@ -32,11 +32,13 @@ from zindex.store.commit import (
     read_root,
 )
 from zindex.store.layout import ArrayLayout, parse_layouts
+from zindex.store.records import KIND
 from zindex.store.shard import Receipt
 from zindex.store.shard_files import check_shard
 from zindex.store.signature import SIGNATURE_KEY, check_signature
 from zindex.store.tokenizer_note import FILES_KEY, NOTE_KEY, read_kept_file, read_note
 from zindex.store.tokens import find_link
+from zindex.store.verify_values import find_invalid_values
 
 #: Folder of a repair's recomputed shards; the next repair removes what a killed one left behind.
 REPAIR_KEY = "_zindex/repair"
@@ -85,6 +87,8 @@ class StoreReport:
     #: Receipts of the intact shards.
     receipts: dict[ShardId, Receipt] = field(default_factory=dict)
     damages: list[DamagedFile] = field(default_factory=list)
+    #: Arrays with values that no training should see, although they were committed like that.
+    invalid: list[DamagedFile] = field(default_factory=list)
     #: Other files, and missing parts that are not damage.
     notes: list[str] = field(default_factory=list)
     #: Bytes of shards that were read and checked.
@@ -116,8 +120,8 @@ class StoreReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every file equals the committed one."""
-        return not self.damages
+        """Whether every file equals the committed one, and no value is invalid."""
+        return not self.damages and not self.invalid
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -131,6 +135,7 @@ class StoreReport:
                 {"key": damage.key, "problem": damage.problem, "is_shard": bool(damage.shard)}
                 for damage in self.damages
             ],
+            "invalid": [{"key": item.key, "problem": item.problem} for item in self.invalid],
             "notes": self.notes,
         }
 
@@ -158,7 +163,8 @@ def verify_store(
     Returns
     -------
     report
-        The damaged files, each with its problem, and notes on other files.
+        The damaged files, each with its problem, and notes on other files. In keyed stores also the
+        token ids that the vocabulary lacks, and floats that are not finite.
 
     Raises
     ------
@@ -194,6 +200,8 @@ def verify_store(
         except VerificationError as error:
             found.add(SIGNATURE_KEY, str(error))
     _note_other_files(found)
+    if found.kind == KIND and found.was_committed and not found.damages:
+        found.invalid += [DamagedFile(*item) for item in find_invalid_values(found.root)]
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.text.chat_template import ChatTemplate
-from zindex.text.conversations import Dialogue
+from zindex.text.conversations import Dialogue, Message
 
 Turns = Literal["all", "last"]
 Span = tuple[int, int]
@@ -142,7 +142,7 @@ class DialogueCutter:
             if number >= dialogue.num_prompt
             and message["role"] in self.trained_roles
             and message.get("train") is not False
-            and message.get("weight") != 0
+            and _weight_of(message) != 0
         ]
         return trained[-1:] if self.turns == "last" else trained
 
@@ -202,6 +202,17 @@ class DialogueCutter:
             "does not; use one with {% generation %} blocks"
         )
         return text if self.turns == "last" else text + other
+
+
+def _weight_of(message: Message) -> Any:
+    """Return the weight of a message, which says whether it is trained; SourceError for others."""
+    weight = message.get("weight")
+    if weight not in (None, 0, 1):
+        raise SourceError(
+            f"the weight of a message must be 0 or 1, got {weight!r}; store weights of tokens as "
+            "floats under loss_mask, and convert such records"
+        )
+    return weight
 
 
 def _split(text: str, spans: Sequence[Span]) -> list[MaskedText]:

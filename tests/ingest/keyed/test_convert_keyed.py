@@ -129,11 +129,11 @@ def test_a_conversion_goes_on_where_it_died(
     convert_keyed(source, tmp_path / "whole", grid=SMALL, client=SERIAL)
     right, done = module.store_spans, list[str]()
 
-    def die(root: Any, layout: Any, shard: int, ranges: Any) -> Any:
+    def die(root: Any, layout: Any, shard: int, key: str, ranges: Any) -> Any:
         if len(done) == 3:
             raise OSError("the machine died")
         done.append(layout.shard_key(shard))
-        return right(root, layout, shard, ranges)
+        return right(root, layout, shard, key, ranges)
 
     monkeypatch.setattr(module, "store_spans", die)
     with pytest.raises(OSError, match="the machine died"):
@@ -290,3 +290,38 @@ def test_memory_does_not_grow_with_the_source(
     reader = RecordReader(store)
     found = [reader.read(number)["sequence"] for number in range(len(reader))]
     np.testing.assert_array_equal(np.concatenate(found), values)
+
+
+@pytest.mark.parametrize("form", ["bin", "h5"])
+@pytest.mark.parametrize(
+    ("key", "dtype", "value", "shown"),
+    [
+        ("sequence", "int64", -5, "token ids of 'sequence' must be from 0 to .*, got -5"),
+        ("sequence", "uint64", 2**63 + 5, f"token ids of 'sequence' .*, got {2**63 + 5}"),
+        ("loss_mask", "float32", np.nan, "numbers of 'loss_mask' must be finite, got nan"),
+        ("rewards", "float64", -np.inf, "numbers of 'rewards' must be finite, got -inf"),
+    ],
+)
+def test_invalid_values_are_refused_by_key_and_record(
+    form: str, key: str, dtype: str, value: Any, shown: str, tmp_path: Path
+) -> None:
+    tokens = [np.arange(n, dtype=np.int64) for n in (3, 0, 5, 2)]
+    shards = [[{"sequence": item, key: item.astype(dtype)} for item in tokens] for _ in range(2)]
+    shards[1][2][key][4] = value
+    write = write_h5 if form == "h5" else write_bin
+    source = write(tmp_path / "in", shards)
+    name = "data_0001.h5" if form == "h5" else "shard_1"
+    with pytest.raises(SourceError, match=rf"{shown} in record 2 of .*{name}; mend"):
+        convert_keyed(source, tmp_path / "s", grid=ChunkGrid(16, 64))
+    shards[1][2][key][4] = 1
+    assert (
+        convert_keyed(write(tmp_path / "mended", shards), tmp_path / "t").spec["num_records"] == 8
+    )
+
+
+def test_weights_of_lines_stay_floats(tmp_path: Path) -> None:
+    rows = [{"sequence": np.arange(3), "loss_mask": np.array([0.1, 0, 1])}] * 2
+    source = write_lines(tmp_path / "in.jsonl", rows)
+    store = convert_keyed(source, tmp_path / "s")
+    assert [field["dtype"] for field in store.spec["fields"]] == ["uint8", "int32", "float32"]
+    assert RecordReader(store).read(1)["loss_mask"].tolist() == np.float32([0.1, 0, 1]).tolist()

@@ -17,6 +17,7 @@ from tests.ingest.keyed.keyed_files import (
     write_h5,
     write_lines,
 )
+from tests.ingest.records.sources import ListFiles
 from tests.sources.archives import write_jsonl
 from tests.trees import all_files
 from zindex.errors import ConfigError, StoreError
@@ -108,8 +109,8 @@ def test_lines_come_back_as_lines(tmp_path: Path) -> None:
 
 def test_numbers_that_json_lacks(tmp_path: Path) -> None:
     records = [{"rewards": np.array([reward], np.float32)} for reward in (0.5, np.inf)]
-    write_h5(tmp_path / "in", [records])
-    convert_keyed(tmp_path / "in", tmp_path / "s", client=SERIAL)
+    source = ListFiles({"a.jsonl": [records]})  # a conversion would refuse them
+    import_records(source, tmp_path / "s", dtypes={"rewards": "float32"}, client=SERIAL)
     with pytest.raises(StoreError, match=r"must be finite, record 1 of .* give another storage_ty"):
         export_keyed(tmp_path / "s", tmp_path / "o", storage_type="jsonl", client=SERIAL)
     assert not (tmp_path / "o/a.jsonl").exists()

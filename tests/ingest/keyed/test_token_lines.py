@@ -164,3 +164,28 @@ def test_a_key_is_not_called_like_lengths() -> None:
 def test_a_look_has_an_end(tmp_path: Path) -> None:
     never = [{"a": [1], "b": []}] * 1500
     assert open_token_lines(files_of(*never), "").field_dtypes == {"a": "int32", "b": "int32"}
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype", "values", "shown"),
+    [
+        ("sequence", "int32", [1, -5], r"token ids of 'sequence' must be from 0 .*, got -5"),
+        ("chosen", "uint64", [2**63 + 5], rf"ids of 'chosen' must be from 0 .*, got {2**63 + 5}"),
+        ("loss_mask", "float32", [0.1, float("inf")], "numbers of 'loss_mask' must be finite"),
+        ("rewards", "float32", [float("nan")], "numbers of 'rewards' must be finite, got nan"),
+    ],
+)
+def test_invalid_values(key: str, dtype: str, values: list[Any], shown: str) -> None:
+    files = files_of({key: [0]}, {key: values})
+    lines = TokenLines(files, "digest", {key: dtype})
+    with pytest.raises(SourceError, match=f"{shown}.*, in line 2 of /d/a.jsonl"):
+        own(lines)
+    skipping = TokenLines(files, "digest", {key: dtype}, on_damage="skip")
+    assert len(own(skipping)) == 1
+
+
+def test_a_mask_of_fractions_is_of_floats() -> None:
+    files = files_of({"sequence": [1, 2], "loss_mask": [1, 0.1], "masks": [[1]]})
+    lines = open_token_lines(files, "digest")
+    assert lines.dtypes == {"sequence": "int32", "loss_mask": "float32", "masks": "bool"}
+    assert own(lines)[0]["loss_mask"] == [1, 0.1]

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, cast, get_args
@@ -11,10 +12,16 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from zindex.arrays import AnyArray, DTypeLike, Int64Array
-from zindex.errors import ConfigError, check_choice
+from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.execution.executor import Executor, run_builds, run_together
 from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard, join_records
 from zindex.formats.keyed.shards import FileFormat, KeyedFormat, detect_format, read_shards
+from zindex.formats.keyed.value_rules import (
+    TOKEN_KEYS,
+    InvalidValueError,
+    describe_invalid,
+    find_invalid,
+)
 from zindex.ingest.driver import Workers, open_workers, write_store
 from zindex.ingest.keyed.token_lines import open_token_lines
 from zindex.ingest.length_source import digest_array, join_digests
@@ -121,6 +128,23 @@ class KeyedSource:
         """Return the arrays of the store; see `record_layouts`."""
         return record_layouts(self.fields, self.num_records, grid) + url_layouts(self.rows, grid)
 
+    def key_of(self, name: str) -> str:
+        """Return the key of an array of values."""
+        return self._keys[name]
+
+    def describe(self, error: InvalidValueError, folder: str) -> str:
+        """Return the message for an invalid value: its file, and its record there."""
+        starts = self._starts[error.key]
+        shard = bisect_right(starts, error.position) - 1
+        where = f"{os.path.join(folder, self.names[shard])}"
+        if self.has_records:
+            name = next(field for field in self.fields if field.name == error.key).offset.name
+            record = int(np.searchsorted(self._offsets[name], error.position, "right")) - 1
+            where = f"record {record - sum(self.record_counts[:shard]):,} of {where}"
+        else:
+            where = f"value {error.position - starts[shard]:,} of {where}"
+        return describe_invalid(error.key, error.value, where)
+
     def spans(self, name: str, start: int, stop: int) -> list[KeyedArray]:
         """Return the spans of files with rows ``[start, stop)`` of an array of values."""
         key = self._keys[name]
@@ -170,10 +194,25 @@ def read_spans(spans: Sequence[KeyedArray], dtype: DTypeLike) -> AnyArray:
 
 
 def store_spans(
-    root: Place, layout: ArrayLayout, shard: int, spans: Sequence[KeyedArray]
+    root: Place, layout: ArrayLayout, shard: int, key: str, spans: Sequence[KeyedArray]
 ) -> ShardResult:
-    """Task: one shard of the values of a key, unless it already exists."""
-    return store_shard(root, layout, shard, lambda: read_spans(spans, layout.dtype))
+    """Task: one shard of the values of a key, unless it already exists.
+
+    Raises
+    ------
+    InvalidValueError
+        If a token id is negative, or a float is not finite.
+    """
+
+    def read() -> AnyArray:
+        values = read_spans(spans, layout.dtype)
+        wrong = find_invalid(values, is_tokens=key in TOKEN_KEYS)
+        if wrong is not None:
+            position = layout.shard_bounds(shard)[0] + wrong
+            raise InvalidValueError(key, position, values[wrong].item())
+        return values
+
+    return store_shard(root, layout, shard, read)
 
 
 def _empty(shards: Sequence[KeyedShard], key: str) -> KeyedArray:
@@ -214,7 +253,7 @@ def convert_keyed(
         Format of the files; None detects it from their names.
     dtypes
         For ``jsonl``, the keys to keep, and their dtypes. None keeps the lists of the first line:
-        keys with ``mask`` in their name as bool, with ``reward`` or with fractions as float32,
+        keys with fractions, or with ``reward`` in their name, as float32, with ``mask`` as bool,
         others as int32. Other formats store their dtypes.
     strict
         Whether the keys of each shard must have the same number of values or of records. If not,
@@ -243,7 +282,8 @@ def convert_keyed(
     ConfigError
         If a setting does not apply to the files, or keys cannot be stored.
     SourceError
-        If files are damaged, or shards are inconsistent.
+        If files are damaged, shards are inconsistent, a token id is negative, or a float is not
+        finite.
     StoreNotFoundError
         If there are no files.
     FingerprintMismatchError
@@ -354,7 +394,10 @@ async def _convert(
 
     def task(layout: ArrayLayout, shard: int) -> tuple[Any, ...]:
         spans = source.spans(layout.name, *layout.shard_bounds(shard))
-        return store_spans, root, layout, shard, spans
+        return store_spans, root, layout, shard, source.key_of(layout.name), spans
 
     facts = {"num_skipped": 0, "url_prefix": os.path.join(folder, "")}
-    return await write_store(plan, workers, root.name, task, facts=facts, rows=source.rows)
+    try:
+        return await write_store(plan, workers, root.name, task, facts=facts, rows=source.rows)
+    except InvalidValueError as error:
+        raise SourceError(source.describe(error, folder)) from None

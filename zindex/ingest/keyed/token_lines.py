@@ -3,12 +3,14 @@
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
+from zindex.formats.keyed.value_rules import TOKEN_KEYS, find_invalid
 from zindex.sources.sample_files import OnDamage, SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
@@ -123,7 +125,8 @@ class TokenLines(WrappedFiles):
                     raise SourceError(f"{key!r} must be a list of lists, got {shorten(value)}")
                 record[f"{key}{LENGTH_SUFFIX}"] = list(map(len, value))
                 value = list(chain.from_iterable(value))
-            record[key] = _pack(value, self._dtypes[key])
+            record[key] = packed = _pack(value, self._dtypes[key])
+            _check_values(key, packed)
         for key, other in self._companions.items():
             self._compare(key, other, sample)
         return record
@@ -162,6 +165,20 @@ def _pack(value: list[Any], dtype: np.dtype[Any]) -> list[Any] | AnyArray:
     return value if any(type(value[i]) is bool for i in suspects.tolist()) else numbers
 
 
+def _check_values(key: str, values: list[Any] | AnyArray) -> None:
+    """Raise for numbers that are not finite, and for negative token ids."""
+    if isinstance(values, list):
+        # Numbers that do not fit their dtype are an error of the import.
+        bad = (value for value in values if isinstance(value, float) and not isfinite(value))
+        wrong = next(bad, None)
+        if wrong is not None:
+            raise SourceError(f"the numbers of {key!r} must be finite, got {wrong}")
+    elif (number := find_invalid(values, is_tokens=key in TOKEN_KEYS)) is not None:
+        raise SourceError(
+            f"the token ids of {key!r} must be from 0 to 2**63 - 1, got {values[number]}"
+        )
+
+
 def open_token_lines(
     files: SampleFiles,
     files_fingerprint: str,
@@ -177,8 +194,8 @@ def open_token_lines(
         See `TokenLines`.
     dtypes
         Numpy dtype name of each key to keep. None keeps the lists of the first line: keys with
-        ``mask`` in their name as bool, with ``reward`` or with fractions as float32, others as
-        int32.
+        fractions, or with ``reward`` in their name, as float32, with ``mask`` as bool, others as
+        int32. A mask with fractions in a later line alone needs its dtype.
 
     Raises
     ------
@@ -215,12 +232,10 @@ def open_token_lines(
 
 def _choose_dtype(key: str, value: Sequence[Any]) -> str:
     """Choose the dtype of a key by its name, or by some of its values."""
-    if "mask" in key:
-        return "bool"
     flat = chain.from_iterable(value) if value and isinstance(value[0], list) else value
     if "reward" in key or any(isinstance(item, float) for item in flat):
         return "float32"
-    return "int32"
+    return "bool" if "mask" in key else "int32"
 
 
 def _companion(key: str) -> str | None:

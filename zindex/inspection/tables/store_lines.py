@@ -12,20 +12,25 @@ def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
     for report in reports:
         for damage in report.damages:
             yield f"{report.root}: {damage.key} {damage.problem}"
+        for item in report.invalid:
+            yield f"{report.root}: {item.key}: {item.problem}"
         for note in report.notes:
             yield f"{report.root}: note: {note}"
     num_shards = sum(report.num_shards for report in reports)
     stores = f"{count_noun(len(reports), 'store')} of {num_shards:,} shards"
-    num_damaged = sum(not report.is_sound for report in reports)
+    num_damaged = sum(bool(report.damages) for report in reports)
+    num_invalid = sum(bool(report.invalid) for report in reports)
+    if num_invalid:
+        yield f"{stores}: {num_invalid:,} with invalid values; mend the source and make them again"
     if num_damaged:
         yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds what is"
-        if any(report.is_tokenized and not report.is_sound for report in reports):
+        if any(report.is_tokenized and report.damages for report in reports):
             yield (
                 "a store of tokenised texts is repaired from another one of the same: tokenise "
                 "them again with the same settings at another place, and give `zindex repair` "
                 "--source OTHER_STORE"
             )
-    else:
+    elif not num_invalid:
         yield f"{stores} and {sum(report.nbytes for report in reports):,} bytes: sound"
 
 

@@ -1,0 +1,81 @@
+"""Check the values that a batch reads: token ids of the vocabulary, and finite floats."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from zindex.arrays import AnyArray, BoolArray
+from zindex.errors import SourceError
+from zindex.formats.keyed.value_rules import describe_invalid
+from zindex.keyed.columns import Column, ColumnRead, CopySpans
+from zindex.keyed.store import KeyedStore
+from zindex.keyed.train_types import Output
+
+_ALL_IDS = 1 << 63
+
+
+class OutputRead(NamedTuple):
+    """One tensor of a batch, and the spans of its column that it holds."""
+
+    output: Output
+    column: Column
+    spans: CopySpans
+    #: C order.
+    array: AnyArray
+    #: Added to the starts and stops of the spans.
+    shift: int = 0
+
+    @property
+    def request(self) -> ColumnRead:
+        """The read, for `zindex.keyed.columns.read_columns`."""
+        return self.column.read(self.spans, self.array, self.shift)
+
+
+def check_values(store: KeyedStore, reads: Sequence[OutputRead], pad_id: int) -> None:
+    """Check what was read; the dataset's padding between the spans is allowed.
+
+    Raises
+    ------
+    SourceError
+        If a token id is not one of the vocabulary, or a float is not finite; with the key and the
+        record.
+    """
+    limit = _ALL_IDS if store.num_ids is None else store.num_ids
+    for read in reads:
+        array = read.array
+        if array.dtype.kind == "f":
+            is_valid = bool(np.isfinite(array).all())
+        elif read.output.role == "ids":
+            # In targets all but the last are inputs, too; as unsigned numbers, negative ones are
+            # the largest.
+            new = array[..., -read.output.shift :] if read.output.shift else array
+            is_valid = not new.size or int(new.view(np.uint64).max()) < limit
+        else:
+            continue
+        if not is_valid:
+            _refuse(store, read, pad_id, limit)
+
+
+def _refuse(store: KeyedStore, read: OutputRead, pad_id: int, limit: int) -> None:
+    """Raise for the first invalid value within the spans of a read, if any."""
+    flat = read.array.reshape(-1)
+    wrong: BoolArray = ~np.isfinite(flat) if flat.dtype.kind == "f" else flat.view("u8") >= limit
+    wrong &= flat != read.output.pad_of(pad_id)
+    starts, stops, places = read.spans
+    for place in np.flatnonzero(wrong).tolist():
+        span = int(np.searchsorted(places, place, "right")) - 1
+        position = int(starts[span]) + place - int(places[span])
+        if position >= int(stops[span]):
+            continue
+        position += read.shift
+        value, column = flat[place].item(), read.column
+        if column.dtype == np.uint64 and value < 0:
+            value += 1 << 64
+        where = f"value {position:,} of {store.path}"
+        if column.num_records is not None:
+            bounds = column.record_offset(0, column.num_records)
+            record = int(np.searchsorted(bounds, position, "right")) - 1
+            where = f"record {record:,} of {store.path}"
+        key = read.output.key
+        raise SourceError(describe_invalid(key, value, where, store.num_ids))
