@@ -34,7 +34,8 @@ OUTPUTS = {
 }
 ITEMS, STACKED = "slices and torch.cat, items", "slices and torch.cat, stacked"
 BIN, ZARR, LOADER = "zindex, raw files", "zindex, Zarr", "zindex, raw files, keyed_loader"
-READERS = (ITEMS, STACKED, BIN, ZARR, LOADER)
+MAPPED = "zindex, raw files, mapped_bin"
+READERS = (ITEMS, STACKED, BIN, MAPPED, ZARR, LOADER)
 LIST, KEYED, RANDPERM = "torch.randperm, list", "zindex, keyed", "zindex, astrai_randperm"
 SAMPLERS = (LIST, KEYED, RANDPERM)
 _NUM_SHARDS, _WINDOW = 64, 2048
@@ -100,9 +101,10 @@ def open_batches(name: str, folder: Path) -> Batches:
     from zindex.keyed import DatasetFactory
     from zindex.loading.reading import BatchReader, read_ahead
 
-    if name in (BIN, ZARR, LOADER):
+    if name in (BIN, MAPPED, ZARR, LOADER):
         path = folder / ("zarr" if name == ZARR else "bin")
-        dataset: Any = DatasetFactory.load("sft", path, _WINDOW)
+        kind = "mapped_bin" if name == MAPPED else None
+        dataset: Any = DatasetFactory.load("sft", path, _WINDOW, storage_type=kind)
         if name == LOADER:
             reader = BatchReader(dataset, dataset.collate)
             return lambda batches: read_ahead(reader, batches, 4)

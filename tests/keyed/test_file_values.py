@@ -17,7 +17,8 @@ from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.bin_folder import read_bin_shards
 from zindex.formats.keyed.keyed_array import KeyedArray
 from zindex.keyed import DatasetFactory, H5Store, MmapStore
-from zindex.keyed.columns import Column, CopySpans, FileValues, column_of_files, read_columns
+from zindex.keyed.columns import Column, column_of_files, read_columns
+from zindex.keyed.file_values import CopySpans, FileValues
 
 
 def column_of(folder: Path, key: str = "sequence") -> Column:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.keyed.columns import CopySpans
+from zindex.keyed.file_values import CopySpans
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import Output
 from zindex.keyed.value_checks import OutputRead

@@ -7,7 +7,8 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
 from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
-from zindex.keyed.columns import ColumnRead, CopySpans, read_columns
+from zindex.keyed.columns import read_columns
+from zindex.keyed.file_values import ColumnRead, CopySpans
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.value_checks import OutputRead
 from zindex.keyed.windows import WindowSpans, divide_spans

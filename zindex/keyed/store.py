@@ -9,7 +9,8 @@ import torch
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.keyed.columns import Column, CopySpans, read_columns
+from zindex.keyed.columns import Column, read_columns
+from zindex.keyed.file_values import CopySpans
 
 Keys = list[str] | tuple[str, ...]
 

@@ -8,7 +8,8 @@ import numpy as np
 from zindex.arrays import AnyArray, BoolArray
 from zindex.errors import SourceError
 from zindex.formats.keyed.value_rules import describe_invalid
-from zindex.keyed.columns import Column, ColumnRead, CopySpans
+from zindex.keyed.columns import Column
+from zindex.keyed.file_values import ColumnRead, CopySpans
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import Output
 

@@ -13,8 +13,9 @@ from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, SourceError, check_choice
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.columns import Column, CopySpans, read_columns
+from zindex.keyed.columns import Column, read_columns
 from zindex.keyed.extra_keys import find_window_extras
+from zindex.keyed.file_values import CopySpans
 from zindex.keyed.record_values import spread_records
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import Output, TrainType

@@ -1,0 +1,270 @@
+"""Values of a key in extents of files, gathered into batches by one kernel call.
+
+Nothing is copied to shared memory: values are pickled as the description of their files.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zindex.arrays import AnyArray, Int32Array, Int64Array
+from zindex.errors import SourceError, StoreNotFoundError, VerificationError
+from zindex.formats.keyed.keyed_array import KeyedArray
+from zindex.io.local import map_file
+from zindex.kernels import gather_extents
+from zindex.kernels.gather import DESCRIPTORS, USED
+from zindex.store.open_array import OpenArray
+from zindex.store.open_files import table as open_files
+from zindex.store.rows import RowReader
+from zindex.store.tokens import FlatFile
+
+_BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
+# Less than what malloc takes from the system anew at every call.
+_SCRATCH_NBYTES = 1 << 16
+
+
+class CopySpans(NamedTuple):
+    """Spans of values and their destinations; reads that share an instance are done together."""
+
+    #: Shape (spans,), int64: values of a column.
+    starts: Int64Array
+    stops: Int64Array
+    #: Shape (spans,), int64: first value of each in the flat target.
+    places: Int64Array
+
+
+class ColumnRead(NamedTuple):
+    """One target to fill with spans of a column, converted to the target's dtype."""
+
+    values: "FileValues | RowReader"
+    spans: CopySpans
+    #: C order, of any shape.
+    target: AnyArray
+    #: Added to the starts and stops of the spans.
+    shift: int = 0
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the reader itself converts to the target's dtype."""
+        kept, wanted = self.values.dtype, self.target.dtype
+        is_truth = wanted == _BOOL and kept.kind != "f" and isinstance(self.values, FileValues)
+        return wanted in (kept, _INT64) or is_truth
+
+    @property
+    def row_width(self) -> int:
+        """The length of the spans if they are the rows of the target, in order; otherwise 0."""
+        (starts, stops, places), width = self.spans, self.target.shape[-1]
+        is_whole = 0 < self.target.size == len(places) * width and places[0] == 0
+        is_whole = is_whole and bool((stops - starts == width).all())
+        return width if is_whole and bool((np.diff(places) == width).all()) else 0
+
+    def put(self, values: AnyArray) -> None:
+        """Convert the spans of ``values`` into the target's shape; leave the rest unchanged."""
+        flat, source = self.target.reshape(-1), values.reshape(-1)
+        lengths = self.spans.stops - self.spans.starts
+        for place, length in zip(self.spans.places.tolist(), lengths.tolist(), strict=True):
+            flat[place : place + length] = source[place : place + length]
+
+
+class FileValues:
+    """All values of one key, in extents of files that are read by position.
+
+    Values that HDF5 stores in chunks are loaded into memory at the first read.
+
+    Parameters
+    ----------
+    arrays
+        Of one key, one for each shard, with the same dtype.
+    mapped
+        Whether to memory-map the files: batches take two thirds of the time, but a file that is
+        truncated while open kills the process with SIGBUS.
+
+    Notes
+    -----
+    Pickled as the description of its files, which each process opens on first use. If a file is
+    truncated while open, reads of the lost part raise an error.
+    """
+
+    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool = False) -> None:
+        self.mapped = mapped
+        self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
+        self.dtype = np.dtype(self.arrays[0].dtype)
+
+    def __len__(self) -> int:
+        return sum(array.length for array in self.arrays)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped}
+
+    @property
+    def table(self) -> "_Table":
+        """The extents in this process."""
+        table: _Table | None = vars(self).get("_table")
+        if table is None:
+            # Concurrent threads must share one table, because they use its addresses.
+            table = vars(self).setdefault("_table", _Table(self.arrays, mapped=self.mapped))
+        return table
+
+
+class _Table:
+    """A column's extents in this process; keeps their memory alive."""
+
+    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool) -> None:
+        self.mapped = mapped
+        self.dtype = np.dtype(arrays[0].dtype)
+        self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
+        self.places = np.concatenate([array.span_start for array in arrays])
+        self.readers: list[FlatFile] = []
+        self.bound: dict[int, OpenArray] = {}
+        #: The objects that own the addresses in `places` and `files`.
+        self.owners: list[Any] = []
+        self.file_of = np.full(len(self.places), -1, np.int32)
+        first = 0
+        for array in arrays:
+            stop = first + len(array.span_start)
+            self._add(array, self.places[first:stop], self.file_of[first:stop])
+            first = stop
+        self.files = np.zeros((len(self.readers), 2), np.int64)
+        for number in range(len(self.readers)):
+            self.bind(number)
+        #: The fields used by `zindex.kernels.gather_extents`.
+        self.record = (
+            self.ends.ctypes.data,
+            self.places.ctypes.data,
+            self.file_of.ctypes.data,
+            self.files.ctypes.data,
+            len(self.ends),
+            -self.dtype.itemsize if self.dtype.kind == "i" else self.dtype.itemsize,
+        )
+
+    def _add(self, array: KeyedArray, places: Int64Array, file_of: Int32Array) -> None:
+        """Register the extents of a shard: in a file, or at an address."""
+        for number in np.flatnonzero(array.span_start < 0).tolist():
+            copied = array.read(*array.value_offset[number : number + 2].tolist())
+            self.owners.append(copied)
+            places[number] = copied.ctypes.data
+        starts, lengths = array.span_start, np.diff(array.value_offset)
+        in_file = (starts >= 0) & (lengths > 0)
+        if not in_file.any():
+            return
+        try:
+            array.check_unchanged()
+            nbytes = os.stat(array.path).st_size
+        except FileNotFoundError as error:
+            raise StoreNotFoundError(
+                f"{array.path} must still be there, as when the store was described; load it again"
+            ) from error
+        needed = int((starts + lengths * self.dtype.itemsize)[in_file].max())
+        if nbytes < needed:
+            raise SourceError(
+                f"{array.path} must have at least {needed:,} bytes, as when the store was "
+                f"described, it has {nbytes:,}; load the store again"
+            )
+        if self.mapped:
+            content = map_file(array.path, nbytes)
+            self.owners.append(content)
+            places[in_file] += content.ctypes.data
+            return
+        file_of[in_file] = len(self.readers)
+        version = None if array.modified is None else str(array.modified)
+        # All keys of a file share its descriptor.
+        self.readers.append(FlatFile(array.path, nbytes, np.uint8, version))
+
+    def bind(self, number: int) -> OpenArray:
+        """Make a file's descriptor visible to kernels, and return its state in this process."""
+        array = self.readers[number].bind()
+        if self.bound.get(number) is not array:
+            self.bound[number] = array
+            self.owners.append(array)  # another thread's kernel may still read the previous one
+            self.files[number] = array.records[0, DESCRIPTORS : USED + 1]
+        return array
+
+    def open(self, starts: Int64Array, stops: Int64Array) -> None:
+        """Open the files of spans for kernels; errors are left to the reads."""
+        first = np.searchsorted(self.ends, starts, "right").tolist()
+        last = np.searchsorted(self.ends, stops, "left").tolist()
+        touched = [self.file_of[a : b + 1] for a, b in zip(first, last, strict=True)]
+        for number in {number for files in touched for number in files.tolist()} - {-1}:
+            with suppress(VerificationError, OSError):
+                open_files.open(self.bind(number), 0)
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return values ``[start, stop)``, read span by span."""
+        values = np.empty(stop - start, self.dtype)
+        extent = int(np.searchsorted(self.ends, start, "right"))
+        while start < stop:
+            first = int(self.ends[extent - 1]) if extent else 0
+            length = min(stop, int(self.ends[extent])) - start
+            part = values[len(values) - (stop - start) :][:length].view(np.uint8)
+            place = int(self.places[extent]) + (start - first) * self.dtype.itemsize
+            number = int(self.file_of[extent])
+            self.bind(number)
+            self.readers[number].read(place, place + len(part), part)
+            start += length
+            extent += 1
+        return values
+
+
+def gather_file_values(reads: Sequence[ColumnRead]) -> None:
+    """Fill targets with spans of values in files, by calls of one kernel.
+
+    Parameters
+    ----------
+    reads
+        Direct reads of `FileValues`, with spans inside their columns and targets.
+    """
+    groups: list[tuple[int, ...]] = []
+    firsts: dict[int, tuple[int, int]] = {}
+    spans: list[CopySpans] = []
+    stop = 0
+    for read in reads:
+        values, target = read.values, read.target
+        assert isinstance(values, FileValues)
+        # A file may hold any byte, but torch's booleans must be 0 or 1.
+        form = gather_extents.TRUTH if target.dtype == _BOOL else gather_extents.COPY
+        if form == gather_extents.COPY and target.dtype != values.dtype:
+            form = gather_extents.WIDEN
+        bounds = firsts.get(id(read.spans))
+        if bounds is None:
+            bounds = firsts[id(read.spans)] = (stop, stop + len(read.spans.starts))
+            spans.append(read.spans)
+            stop = bounds[1]
+        # The array interface returns an address in half the time of ctypes.
+        address = target.__array_interface__["data"][0]
+        groups.append((*bounds, read.shift, *values.table.record, address, target.size, form))
+    starts, stops, places = (
+        spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
+    )
+    fields, state = np.array(groups, np.int64), np.zeros(gather_extents.STATE_LENGTH, np.int64)
+    state[0] = -1
+    scratch = np.empty(_SCRATCH_NBYTES, np.uint8)
+    buffer = scratch.__array_interface__["data"][0], _SCRATCH_NBYTES
+    is_first = True
+    while True:
+        ticket = open_files.begin_read()
+        try:
+            if gather_extents.gather_extents(fields, starts, stops, places, *buffer, state):
+                return
+        finally:
+            open_files.end_read(ticket)
+        number, _, span = state[:3].tolist()
+        if is_first:
+            for values, wanted, _, shift in reads:
+                assert isinstance(values, FileValues)
+                values.table.open(wanted.starts + shift, wanted.stops + shift)
+            is_first = False
+            continue
+        # A file has changed, or there are too many to keep open.
+        values, _, target, shift = reads[number]
+        assert isinstance(values, FileValues)
+        start, stop, place = int(starts[span]) + shift, int(stops[span]) + shift, int(places[span])
+        assert 0 <= place <= place + stop - start <= target.size, "callers check spans"
+        found = values.table.read(start, stop)
+        if target.dtype == _BOOL:
+            found = found.view(f"u{found.itemsize}") != 0
+        target.reshape(-1)[place : place + stop - start] = found
+        state[0] = number + 1
