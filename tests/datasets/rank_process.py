@@ -122,7 +122,8 @@ def main(settings: dict[str, Any]) -> None:
         else GPTDataset
     )
     cls.__name__ = "GPTDataset"
-    config = plain_config(**settings["config"])
+    divergent = settings["divergent"] if settings.get("divergent_on") == rank else {}
+    config = plain_config(**settings["config"] | divergent)
     absent = settings.get("absent", [])
     try:
         datasets = BlendedMegatronDatasetBuilder(

@@ -170,3 +170,30 @@ def test_a_failure_of_one_rank_is_an_error_on_all(
         else:
             heard = {"kind": told[0], "error": f"rank {wrong_on}: {told[1]}"}
             assert facts == {"rank": rank} | heard
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_ranks", "divergent_on"),
+    some([("tcp", 2, 1), ("file", 4, 0)], ["file", "tcp"], [2, 4, 8], [0, 1]),
+)
+def test_ranks_with_different_blends_fail_together(
+    run_config: dict[str, Any],
+    ranks: Ranks,
+    tmp_path: Path,
+    kind: str,
+    num_ranks: int,
+    divergent_on: int,
+) -> None:
+    """Not one of them trains on data of its own."""
+    paths, weights = run_config["blend_per_split"][0]
+    train = [paths[:2], weights[:2]]
+    divergent = {"blend_per_split": [train, *run_config["blend_per_split"][1:]]}
+    place = meeting_place(kind, tmp_path)
+    own = {"config": run_config, "divergent": divergent, "divergent_on": divergent_on}
+    ranks.start_all(num_ranks, place, **own)
+    for rank in range(num_ranks):
+        facts = ranks.outcome(rank)
+        assert facts["kind"] == "ConfigError", facts
+        assert "they differ in the number of train.paths: rank" in facts["error"]
+        assert f"rank {divergent_on} has 2" in facts["error"]
+        assert "has 3" in facts["error"]

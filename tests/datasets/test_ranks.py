@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from zindex.datasets.ranks import RankStep, open_step
-from zindex.errors import NotReadyError, PlanError, SourceError, ZindexError
+from zindex.errors import ConfigError, NotReadyError, PlanError, SourceError, ZindexError
 
 
 class Patient(RankStep):
@@ -123,6 +123,55 @@ def test_an_interrupt_is_not_broadcast(store: Any) -> None:
     assert not store.check(["zindex/0/failed"])
 
 
+def request(num_datasets: int) -> Callable[[RankStep], None]:
+    return lambda step: step.agree({"seed": 1, "paths": ["a", "b", "c"][:num_datasets]})
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_ranks_that_agree(store: Any, num_ranks: int) -> None:
+    assert run_ranks([request(3)] * num_ranks, store) == [None] * num_ranks
+
+
+@pytest.mark.parametrize(("num_ranks", "divergent"), [(2, 1), (4, 0), (8, 5)])
+def test_ranks_that_request_something_else_fail_on_all_ranks(
+    store: Any, num_ranks: int, divergent: int
+) -> None:
+    """Whichever rank is first, each error has the divergent rank and the field."""
+    requests = [request(3)] * num_ranks
+    requests[divergent] = request(2)
+    start = time.monotonic()
+    for error in run_ranks(requests, store):
+        assert type(error) is ConfigError
+        text = "all ranks must request the same datasets, they differ in the number of paths: "
+        assert text in str(error)
+        assert f"rank {divergent} has 2" in str(error)
+        assert str(error).endswith(" has 3; start every rank with the same arguments") or (
+            f"has 3, rank {divergent} has 2; " in str(error)
+        )
+    assert time.monotonic() - start < 10
+
+
+def test_a_late_rank_that_requests_something_else(store: Any) -> None:
+    with Patient("0", 0, 2, store, grace=0.0) as step:
+        step.agree({"seed": 1})
+    text = "differ in seed: rank 1 has 2, rank 0 has 1; start"
+    with (
+        pytest.raises(ConfigError, match=text),
+        Patient("0", 1, 2, store, linger=0.0) as step,
+    ):
+        step.agree({"seed": 2})
+
+
+def test_the_first_rank_died_before_it_wrote_its_request(store: Any) -> None:
+    store.set("zindex/0/request", "0 digest")
+    text = "differ in some field: rank 1 has 'one request', rank 0 has 'another'; start"
+    with (
+        pytest.raises(ConfigError, match=text),
+        Patient("0", 1, 2, store, answer=0.2, linger=0.0) as step,
+    ):
+        step.agree({"seed": 2})
+
+
 class DeadStore:
     """A store whose server is gone, or does not answer."""
 
@@ -135,14 +184,14 @@ class DeadStore:
         time.sleep(self.seconds)
         raise RuntimeError("Broken pipe")
 
-    check = get = add = set = _answer
+    check = get = add = set = compare_set = _answer
 
 
 @pytest.mark.parametrize("seconds", [0, 1e6])
 def test_a_dead_store_is_ignored(seconds: float) -> None:
     store = DeadStore(seconds)
     with Patient("0", 0, 2, store, answer=0.2) as step:
-        step.listen()
+        step.agree({"seed": 1})
         step.listen()
     with pytest.raises(PlanError, match="here"), Patient("1", 0, 2, store, answer=0.2):
         raise PlanError("here")

@@ -17,6 +17,7 @@ from zindex.datasets.blend_requests import (
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
+from zindex.datasets.rank_agreement import describe_splits
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import is_distributed, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
@@ -94,7 +95,7 @@ class BlendedMegatronDatasetBuilder:
         Raises
         ------
         ConfigError
-            If a weight is out of range.
+            If a weight is out of range, or ranks request different datasets.
         PlanError
             If a split is empty, or does not reach its size.
         ZindexError
@@ -105,6 +106,7 @@ class BlendedMegatronDatasetBuilder:
             if not _is_built_here(self.is_built_on_rank):
                 step.leave()
                 return [_nothing(request) for request in requests]
+            step.agree(describe_splits(self.cls, requests, self.config))
             with _explain(self.cls, self.config), open_builds(self.config, step) as builds:
                 self._begin_known_blends(requests, builds)
                 members = self._open_members(requests, builds)

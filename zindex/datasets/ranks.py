@@ -1,25 +1,29 @@
 """Coordinate the ranks of a job: rank 0 builds, and errors reach all ranks.
 
 No collective is called here. All ranks need the same stores and find them by name. torch's
-key-value store, which every process group has, only carries errors and counts of finished ranks. If
-it does not respond, it is ignored: the rank that serves it may have died.
+key-value store, which every process group has, only carries errors, counts of finished ranks, and
+what the ranks request. If it does not respond, it is ignored: the rank that serves it may have
+died.
 """
 
+import hashlib
 import itertools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 
 from zindex import errors
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.rank_agreement import as_text, find_difference
 from zindex.datasets.utils import current_rank, is_distributed
-from zindex.errors import ZindexError
+from zindex.errors import ConfigError, ZindexError
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import BuildRequest, Builds, Receive
 from zindex.io.backoff import Backoff
@@ -127,6 +131,49 @@ class RankStep(AbstractContextManager["RankStep"]):
         """Skip the step: neither wait for other ranks nor let them wait for this one."""
         self._count("absent", 1)
         self._store = None
+
+    def agree(self, request: Mapping[str, Any]) -> None:
+        """Raise, here and on the other ranks, if they request something else.
+
+        Each rank compares its request with that of the first one to arrive, and waits for no other.
+
+        Parameters
+        ----------
+        request
+            What this rank requests; see `zindex.datasets.rank_agreement`.
+
+        Raises
+        ------
+        ConfigError
+            If the request differs from that of the first rank; it names the ranks and the field.
+        """
+        if self._store is None:
+            return
+        text = as_text(request)
+        own = f"{self.rank} {hashlib.sha256(text.encode()).hexdigest()}"
+        first = self._ask(lambda store: store.compare_set(self._key("request"), "", own).decode())
+        if first == own:
+            self._ask(lambda store: store.set(self._key("requested"), text))
+        elif first is not None and first.split()[1] != own.split()[1]:
+            raise ConfigError(self._describe_difference(text, first.split()[0]))
+
+    def _describe_difference(self, text: str, first: str) -> str:
+        """Return the message on a request that differs from that of the first rank."""
+
+        def get_first(store: Any) -> str:
+            key = self._key("requested")
+            with suppress(RuntimeError):  # the rank may have died before it wrote it
+                store.wait([key], timedelta(seconds=self.answer / 2))
+                return str(store.get(key).decode())
+            return "null"
+
+        other = json.loads(self._ask(get_first) or "null")
+        found = other and find_difference(json.loads(text), other)
+        where, own, theirs = found or ("some field", "one request", "another")
+        return (
+            f"all ranks must request the same datasets, they differ in {where}: rank {self.rank} "
+            f"has {own!r}, rank {first} has {theirs!r}; start every rank with the same arguments"
+        )
 
     def listen(self) -> None:
         """Raise the error of another rank, if any."""

@@ -10,6 +10,7 @@ from zindex.datasets.edited_dataset import EditedDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.packed_dataset import PackedGPTDataset
+from zindex.datasets.rank_agreement import describe_run
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
@@ -66,7 +67,7 @@ def open_run(
     Raises
     ------
     ConfigError
-        If the tokenizer is invalid, or does not match the corpora.
+        If the tokenizer is invalid or does not match the corpora, or ranks open different runs.
     ZindexError
         If data are missing, damaged or too small, or another rank failed.
     """
@@ -79,6 +80,7 @@ def open_run(
         config, tokenizer, {"follow": followed, "check_ids": not is_known} | settings
     )
     with open_step() as step, open_builds(gpt_config, step) as builds:
+        step.agree(describe_run(config, gpt_config))
         with collect(builds):
             members = _open_members(plan.members, gpt_config)
             blends = {item.split: _open_blend(item, members, gpt_config) for item in plan.blends}
