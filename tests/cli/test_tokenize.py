@@ -126,12 +126,13 @@ def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
     arguments = (source, tmp_path / "c", "--for", "pretrain", "--tokenizer", tokenizer)
     settings = ("--column", "body", "--on-damage", "skip")
     assert succeed(*arguments, *settings).splitlines()[-1] == (
-        f"{tmp_path}/c: 5 tokens (uint16) in 2 documents and 2 sequences; 1 damaged records or "
+        f"{tmp_path}/c: 7 tokens (uint16) in 2 documents and 2 sequences; 1 damaged records or "
         "files were skipped"
     )
     commands.succeed("verify", tmp_path / "c")
     pair = (source, tmp_path / "p", *arguments[2:], *settings, "--to", "bin")
     others = ("--split-sentences", "--append-eod", "<bod>", "--token-dtype", "int32")
+    others = (*others, "--prepend-bod", "none")
     facts = json.loads(succeed(*pair, *others, "--json"))
     assert facts.pop("seconds") >= 0
     assert facts == {
@@ -141,12 +142,15 @@ def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
         "num_tokens": 5,
         "token_dtype": "int32",
         "num_skipped": 1,
+        "added": {"after_document": [259]},
     }
     content = np.fromfile(tmp_path / "p.bin", np.int32)
     assert read_ids(content) == "ab<bod>c<bod>"
     assert "exists; choose another prefix, or replace it with" in fail(*pair)
     succeed(*pair, "--overwrite")
-    assert read_ids(np.fromfile(tmp_path / "p.bin", np.uint16)) == "ab<eod>c<eod>"
+    assert read_ids(np.fromfile(tmp_path / "p.bin", np.uint16)) == "<bod>ab<eod><bod>c<eod>"
+    succeed(*pair, "--overwrite", "--prepend-bod", "auto")
+    assert read_ids(np.fromfile(tmp_path / "p.bin", np.uint16)) == "<bod>ab<eod><bod>c<eod>"
     succeed(source, tmp_path / "z", *arguments[2:], *settings, "--codec", "zstd")
     assert open_store(tmp_path / "z").layouts["tokens"].codec == "zstd"
 

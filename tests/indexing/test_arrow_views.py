@@ -57,7 +57,8 @@ def test_documents_of_a_corpus(tmp_path: Path, write_corpus: WriteCorpus) -> Non
 def test_texts_of_a_corpus(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
     place = tmp_path / "texts.zarr"
-    zindex.tokenize_corpus(path, place, tokenizer=make_tokenizer(), append_eod=False)
+    added: Any = {"append_eod": False, "prepend_bod": False}
+    zindex.tokenize_corpus(path, place, tokenizer=make_tokenizer(), **added)
     # A document without tokens has no sequence.
     assert to_arrow(place, text=True)["text"].to_pylist() == list(filter(None, TEXTS))
 

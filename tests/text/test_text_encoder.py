@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer
 
+from tests.text import small_tokenizer
 from zindex.errors import ConfigError
 from zindex.text.text_encoder import TextEncoder
 
@@ -159,3 +160,20 @@ def test_parts_get_no_special_tokens() -> None:
         encoder: Any = TextEncoder(found)
         assert encoder.encode_parts(["x"], [False])[0].tolist() == ids
     assert TextEncoder(Spied()).encode(["x"])[0].tolist() == [1, 7]
+
+
+def test_tokens_that_a_tokenizer_adds(tmp_path: Path) -> None:
+    encoder = TextEncoder(small_tokenizer.save_tokenizer(tmp_path))
+    assert encoder.find_template() == ([259], [])
+    assert encoder.find_begin(True, "begin") == 259
+    assert encoder.find_begin("<eod>", "begin") == 258
+    assert encoder.find_begin(0, "begin") == 0
+    assert encoder.find_begin(False, "begin") is None
+    around = small_tokenizer.make_tokenizer()
+    around.post_processor = processors.TemplateProcessing(
+        "<bod> <bod> $A <eod>", None, [("<bod>", 259), ("<eod>", 258)]
+    )
+    assert TextEncoder(around).find_template() == ([259, 259], [258])
+    assert TextEncoder(lambda text: [int(text)]).find_template() == ([], [])
+    with pytest.raises(ConfigError, match="begin needs a beginning of documents, the tokenizer na"):
+        TextEncoder(around).find_begin(True, "begin")

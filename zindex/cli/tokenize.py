@@ -13,7 +13,7 @@ from zindex.errors import ConfigError
 _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
 _RECORD_NAMES = (
     *("roles", "chat_template", "template_variables", "date", "train_on", "turns", "max_length"),
-    *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "prepend_bod", "position_ids"),
+    *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "position_ids"),
     *("special_in_text", "chunk_nbytes", "shard_nbytes"),
 )
 
@@ -109,9 +109,9 @@ _token_options = options.join(
     options.parsed(
         "--prepend-bod",
         parse=_parse_token,
-        default="none",
         metavar="auto|none|TOKEN",
-        help="Token to prepend to each document; auto is the tokenizer's bos_token.",
+        help="Token to prepend to each document, by id or text; auto is the tokenizer's bos_token. "
+        "[default: none; for pretrain what the tokenizer itself adds to each text]",
     ),
     options.first_choice(
         "--position-ids",

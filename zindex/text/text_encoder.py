@@ -252,6 +252,33 @@ class TextEncoder:
             token = self.settings().special_tokens.get("eos_token", True)
         return self.find_id(token, what)
 
+    def find_begin(self, token: bool | int | str, what: str) -> int | None:
+        """Return the begin id of documents: as `find_id`, but True is the ``bos_token``.
+
+        Raises
+        ------
+        ConfigError
+            If the tokenizer has no such token.
+        """
+        if token is True:
+            token = self.settings().special_tokens.get("bos_token", "")
+            if not token:
+                raise ConfigError(
+                    f"{what} needs a beginning of documents, the tokenizer names no bos_token; "
+                    "give the id or the text itself"
+                )
+        return self.find_id(token, what)
+
+    def find_template(self) -> tuple[list[int], list[int]]:
+        """Return the ids that the tokenizer adds before and after each text."""
+        # Tokenizers of numbers accept a digit, too.
+        [text], [whole] = (self.encode(["0"], special_tokens=added) for added in (False, True))
+        for start in range(len(whole) - len(text) + 1):
+            stop = start + len(text)
+            if np.array_equal(whole[start:stop], text):
+                return whole[:start].tolist(), whole[stop:].tolist()
+        return [], []
+
     def find_id(self, token: bool | int | str, what: str) -> int | None:
         """Return the id of a special token.
 

@@ -15,6 +15,7 @@ from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError, StoreError
 from zindex.execution.executor import SerialExecutor
+from zindex.formats.bin_idx import read_index
 from zindex.ingest.convert import convert
 from zindex.ingest.corpora import tokenize_corpus as module
 from zindex.ingest.corpora.tokenize_corpus import TEXTS, tokenize_corpus
@@ -28,7 +29,7 @@ from zindex.text.sentences import SentenceSplitter
 
 SERIAL = SerialExecutor()
 SMALL = ChunkGrid(chunk_length=16, shard_length=64)
-EOD = 258
+EOD, BOD = 258, 259
 TEXTS_OF = [f"n\u00e9e {i}. And {i}? Yes. " * (i % 4) for i in range(40)]
 
 
@@ -42,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def encode(text: str) -> list[int]:
-    ids: list[int] = make_tokenizer().encode(text, add_special_tokens=False).ids
+    ids: list[int] = make_tokenizer().encode(text).ids
     return ids
 
 
@@ -65,7 +66,7 @@ def test_pairs_equal_a_plain_loop(sentences: bool, folder: Path) -> None:
     assert sorted(path.name for path in (folder / "out").iterdir()) == ["pair.bin", "pair.idx"]
     assert (made.num_documents, made.token_dtype) == (40, "uint16")
     assert made.num_tokens * 2 == len(golden["bin"])
-    assert made.num_sequences == (180 if sentences else 30)
+    assert made.num_sequences == (180 if sentences else 40)
 
 
 def test_stores_are_what_convert_makes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,7 @@ def test_documents_without_text(folder: Path) -> None:
     ):
         tokenize_corpus(folder / "rows.jsonl", folder / "x", **settings)
     made = tokenize_corpus(folder / "rows.jsonl", folder / "y", on_damage="skip", **settings)
-    assert (made.num_documents, made.num_sequences, made.num_skipped) == (2, 1, 3)
+    assert (made.num_documents, made.num_sequences, made.num_skipped) == (2, 2, 3)
     one = tokenize_corpus(
         folder / "rows.jsonl", folder / "z", column="body", on_damage="skip", **settings
     )
@@ -150,17 +151,77 @@ def test_ends_and_tokens_around(folder: Path) -> None:
         content = (folder / "p.bin").read_bytes()
         return np.frombuffer(content, made.token_dtype).tolist()
 
-    a, b = encode("a") + encode("b")
-    assert tokens() == [a, EOD, b, EOD]
-    assert tokens(append_eod=False) == tokens(split_sentences=True) == [a, b]
-    assert tokens(append_eod="<bod>", token_dtype="int32") == [a, 259, b, 259]
-    assert tokens(append_eod=False, special_tokens=True) == [259, a, 259, 259, b]
+    _, a, b = encode("ab")
+    plain: Any = {"prepend_bod": False}
+    assert tokens() == [BOD, a, EOD, BOD, EOD, BOD, b, EOD]
+    assert tokens(append_eod=False) == [BOD, a, BOD, BOD, b]
+    assert tokens(append_eod="<bod>", token_dtype="int32") == [BOD, a, BOD, BOD, BOD, BOD, b, BOD]
+    assert tokens(split_sentences=True) == [BOD, a, BOD, b]
+    assert tokens(**plain) == [a, EOD, b, EOD]
+    assert tokens(append_eod=False, **plain) == [a, b]
+    assert tokens(split_sentences=True, **plain) == [a, b]
+    assert tokens(append_eod=False, special_tokens=False) == [a, b]
+    # Given begin tokens are those that the template would add, once per document.
+    assert tokens(prepend_bod=True) == tokens()
+    assert tokens(prepend_bod=0) == [0, a, EOD, 0, EOD, 0, b, EOD]
     with pytest.raises(ConfigError, match="uint8 holds those from 0 to 255, got "):
         tokens(token_dtype="uint8")
     with pytest.raises(ConfigError, match=r"token_dtype .* must be one of auto, .* got 'float32'"):
         tokens(token_dtype="float32")
     with pytest.raises(ConfigError, match=r"append_eod \(--append-eod\) needs the token '<end>'"):
         tokens(append_eod="<end>")
+    with pytest.raises(ConfigError, match=r"prepend_bod \(--prepend-bod\) needs the token '<b>'"):
+        tokens(prepend_bod="<b>")
+    with pytest.raises(
+        ConfigError, match=r"special_tokens must be left out .* prepend_bod='<bod>'"
+    ):
+        tokens(prepend_bod="<bod>", special_tokens=True)
+
+
+def test_given_sentences(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Lists of sentences are what Megatron's tool reads after it has split the texts."""
+    rows = [{"text": ["a", "", "b"]}, {"text": []}, {"text": "Is it? Yes."}]
+    write_jsonl(folder / "rows.jsonl", rows)
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "to": "bin"}
+    _, a, b = encode("ab")
+    first, second = map(len, SentenceSplitter("en").split("Is it? Yes."))
+    for name, given, lengths in (
+        ("whole", {"append_eod": False, "prepend_bod": True}, [2, 1, 12]),
+        ("split", {"split_sentences": True, "prepend_bod": True}, [2, 1, first + 1, second]),
+        ("each", {"split_sentences": True}, [2, 1, 2, first + 1, second + 1]),
+    ):
+        made = tokenize_corpus(folder / "rows.jsonl", folder / name, **settings, **given)
+        assert made.num_documents == 3
+        index = read_index(folder / name)
+        assert index.sequence_lengths(0, index.num_sequences).tolist() == lengths
+    assert np.fromfile(folder / "whole.bin", np.uint16)[:3].tolist() == [BOD, a, b]
+    assert "adds the ids [259] before and [] after each sentence" in caplog.text
+
+
+def test_what_was_added_is_recorded(folder: Path) -> None:
+    settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL}
+    for name, given, added in (
+        ("template", {}, {"before_text": [BOD], "after_document": [EOD]}),
+        ("begin", {"prepend_bod": True}, {"before_document": [BOD], "after_document": [EOD]}),
+        ("none", {"prepend_bod": False, "append_eod": False}, {}),
+    ):
+        made = tokenize_corpus(folder / "in", folder / name, **settings, **given)
+        assert made.added == added
+        assert open_store(folder / name).attributes[TEXTS]["added"] == added
+        # Also if it is found finished.
+        assert tokenize_corpus(folder / "in", folder / name, **settings, **given) == made
+
+
+def test_identities_of_earlier_stores_stay(folder: Path) -> None:
+    make: Any = module.text_documents.TextDocuments
+    texts = make(
+        *module.open_texts(folder / "in", None, None, "error"),
+        settings=module.text_documents.TextSettings("text", "uint16"),
+        encoder=module.TextEncoder(folder / "tokenizer"),
+        skip_damaged=False,
+    )
+    names = ("tokenizer", "vocab_size", "column", "token_dtype", "end_id", "special_tokens")
+    assert sorted(texts.identity()) == sorted((*names, "sentences"))
 
 
 def test_finished_pairs_stay(folder: Path) -> None:

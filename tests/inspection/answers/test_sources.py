@@ -33,6 +33,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
     for name, rows in (("web", web), ("code", code), ("bare", [{"text": "abc"}] * 20)):
         path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
         settings: Any = {"tokenizer": tmp_path / "tokenizer", "client": SERIAL}
+        settings["prepend_bod"] = False
         tokenize_corpus(path, tmp_path / f"{name}.zarr", **settings)
     return {
         "datasets": [

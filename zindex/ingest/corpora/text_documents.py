@@ -38,6 +38,8 @@ class TextSettings:
     column: str
     #: Dtype name of the tokens.
     token_dtype: str
+    #: Id prepended to each document; None prepends none.
+    begin_id: int | None = None
     #: Id appended to each document that has tokens; None appends none.
     end_id: int | None = None
     #: Language whose rules split documents into sentences; None: a document is one sequence.
@@ -54,7 +56,7 @@ class TextDocuments(EncodedFiles):
     Parameters
     ----------
     files, files_fingerprint, encoder, skip_damaged
-        See `EncodedFiles`; samples without a text are damaged.
+        See `EncodedFiles`; samples without a text, or a list of its sentences, are damaged.
     settings
         How texts are encoded.
     """
@@ -79,12 +81,16 @@ class TextDocuments(EncodedFiles):
         names = settings.pop("metadata")
         if names:
             settings["metadata"] = list(names)
+        if settings["begin_id"] is None:  # as in the identity of earlier stores
+            del settings["begin_id"]
         splitter = None if self._splitter is None else self._splitter.identity()
         return super().identity() | settings | {"sentences": splitter}
 
     def _draft(self, sample: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         column = self.settings.column
         text = sample.get(column)
+        if isinstance(text, list) and all(isinstance(sentence, str) for sentence in text):
+            return sample, text
         if not isinstance(text, str):
             found = "is missing" if text is None else f"is of type {type(text).__name__}"
             names = sorted(name for name in sample if not name.startswith("__"))[:8]
@@ -94,23 +100,30 @@ class TextDocuments(EncodedFiles):
             )
         return sample, [text]
 
+    def _split(self, text: str | list[str]) -> list[str]:
+        """Return the sentences of a text, which may be given, or the whole text."""
+        if isinstance(text, list):
+            return text
+        return [text] if self._splitter is None else self._splitter.split(text)
+
     def _encode(self, batch: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield the records of some documents, encoded together."""
         settings = self.settings
-        texts = [sample[settings.column] for sample in batch]
-        if self._splitter is None:
-            sentences, counts = texts, [1] * len(texts)
-        else:
-            split = [self._splitter.split(text) for text in texts]
-            sentences = [sentence for found in split for sentence in found]
-            counts = list(map(len, split))
+        split = [self._split(sample[settings.column]) for sample in batch]
+        sentences = list(chain.from_iterable(split))
         ids = iter(self.encoder.encode(sentences, special_tokens=settings.special_tokens))
-        end = None if settings.end_id is None else np.array([settings.end_id], np.int64)
+        begin, end = (
+            None if number is None else np.array([number], np.int64)
+            for number in (settings.begin_id, settings.end_id)
+        )
         tokens, lengths = [np.empty(0, np.int64)], list[list[int]]()
-        for count in counts:
+        for count in map(len, split):
             # As in Megatron: sentences without tokens are dropped, and an end token needs a
             # sentence.
-            found = [item for item in islice(ids, count) if len(item)]
+            found = list(islice(ids, count))
+            if found and begin is not None:
+                found[0] = np.concatenate((begin, found[0]))
+            found = [item for item in found if len(item)]
             lengths.append(list(map(len, found)))
             tokens += found
             if found and end is not None:

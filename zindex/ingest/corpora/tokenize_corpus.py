@@ -60,6 +60,9 @@ class TokenizedCorpus:
     token_dtype: str
     #: Skipped documents, or truncated files.
     num_skipped: int
+    #: Ids that were added, by ``before_text`` and ``after_text``, around each document or sentence,
+    #: and ``before_document`` and ``after_document``.
+    added: dict[str, list[int]]
 
 
 def tokenize_corpus(
@@ -71,9 +74,10 @@ def tokenize_corpus(
     kind: TextKind | None = None,
     column: str = "text",
     append_eod: bool | int | str | None = None,
+    prepend_bod: bool | int | str | None = None,
     split_sentences: bool = False,
     language: str = "en",
-    special_tokens: bool = False,
+    special_tokens: bool | None = None,
     metadata: Sequence[str] | None = None,
     token_dtype: str = "auto",
     part_nbytes: int | None = None,
@@ -108,12 +112,17 @@ def tokenize_corpus(
     append_eod
         Token appended to each document that has tokens: its id or text, True for the tokenizer's
         own, False for none; None means True, or False with ``split_sentences``.
+    prepend_bod
+        Token prepended to each document, also to an empty one: its id or text, True for the
+        tokenizer's ``bos_token``, False for none; None adds what the tokenizer adds by itself.
     split_sentences
-        Whether each sentence becomes a sequence, as BERT and T5 need, instead of each document.
+        Whether each sentence becomes a sequence, as BERT and T5 need, instead of each document. A
+        list of sentences instead of a text is always split as given.
     language
         Language of the texts, whose rules split sentences.
     special_tokens
-        Whether the tokenizer adds its special tokens to each text.
+        Whether the tokenizer adds its special tokens to each text or sentence, such as those of the
+        template in a ``tokenizer.json``; None: unless ``prepend_bod`` is given.
     metadata
         Fields of the source to keep for each document in the store, so that `zindex.show`,
         `zindex.trace` and `zindex.find` name them: text, numbers or other JSON values. The first
@@ -154,19 +163,25 @@ def tokenize_corpus(
     -----
     Law: the corpus depends only on the texts, the tokenizer and the settings, not on the parts of
     the files, the number of workers, or interruptions. A document without tokens has no sequences.
-    Source: Megatron-LM ``tools/preprocess_data.py``.
+    A pair equals that of Megatron-LM's ``tools/preprocess_data.py`` with one partition or
+    ``--keep-sequential-samples``; ``prepend_bod=False`` is its
+    ``--tokenizer-hf-no-include-special-tokens``, the default of Megatron Core 0.16. The store keeps
+    the ids that were added.
     """
     check_choice("to (--to)", to, get_args(CorpusForm))
     encoder = TextEncoder(tokenizer)
     if append_eod is None:
         append_eod = not split_sentences
+    before, after = _find_template(encoder, prepend_bod, special_tokens, split_sentences)
+    begin = False if prepend_bod is None else prepend_bod
     fields = _choose_fields(metadata, to)
     settings = text_documents.TextSettings(
         column,
         _find_dtype(encoder, token_dtype),
+        begin_id=encoder.find_begin(begin, "prepend_bod (--prepend-bod)"),
         end_id=encoder.find_end(append_eod, "append_eod (--append-eod)"),
         language=language if split_sentences else None,
-        special_tokens=special_tokens,
+        special_tokens=bool(before or after),
         metadata=fields,
     )
     files, files_fingerprint = open_texts(
@@ -198,8 +213,42 @@ def tokenize_corpus(
         place_of(target) if base is None else write_pair.work_folder(base), identity, CORPUS_KIND
     )
     with open_workers(client, num_processes, progress, read_partition, source=texts) as workers:
-        work = _Work(texts, claim, base, grid, overwrite, workers)
+        added = {
+            "before_document": [] if settings.begin_id is None else [settings.begin_id],
+            "before_text": before,
+            "after_text": after,
+            "after_document": [] if settings.end_id is None else [settings.end_id],
+        }
+        found = {name: ids for name, ids in added.items() if ids}
+        work = _Work(texts, claim, base, grid, overwrite, workers, found)
         return run_builds(claim.run(work.find, work.make, restart=restart))
+
+
+def _find_template(
+    encoder: TextEncoder,
+    prepend_bod: bool | int | str | None,
+    special_tokens: bool | None,
+    split_sentences: bool,
+) -> tuple[list[int], list[int]]:
+    """Return the ids that the tokenizer is to add before and after each text."""
+    if special_tokens is None:
+        special_tokens = prepend_bod is None
+    if not special_tokens:
+        return [], []
+    if prepend_bod is not None and prepend_bod is not False:
+        raise ConfigError(
+            "special_tokens must be left out with prepend_bod, which replaces the tokens that the "
+            f"tokenizer adds, got prepend_bod={prepend_bod!r}; give one of them"
+        )
+    before, after = encoder.find_template()
+    if split_sentences and (before or after):
+        logger.warning(
+            "the tokenizer adds the ids %s before and %s after each sentence, as Megatron's "
+            "preprocess_data does; --prepend-bod none (prepend_bod=False) leaves them out",
+            before,
+            after,
+        )
+    return before, after
 
 
 def _choose_fields(metadata: Sequence[str] | None, to: CorpusForm) -> tuple[str, ...]:
@@ -250,6 +299,7 @@ class _Work:
     grid: ChunkGrid | None
     overwrite: bool
     workers: Workers
+    added: dict[str, list[int]]
 
     def find(self) -> TokenizedCorpus | None:
         """Return the corpus if it is a committed store; another store is an error."""
@@ -266,6 +316,7 @@ class _Work:
         return TokenizedCorpus(
             self.base or str(self.claim.root),
             token_dtype=self.texts.settings.token_dtype,
+            added=self.added,
             **{name: facts[name] for name in (*COUNTS, "num_skipped")},
         )
 
@@ -305,7 +356,7 @@ class _Work:
                 corpus, tag, self.base, self.workers, facts, verb="write", replace=self.overwrite
             )
             return self._describe(facts)
-        made = {TEXTS: {"identity": identity, "num_skipped": num_skipped}}
+        made = {TEXTS: {"identity": identity, "num_skipped": num_skipped, "added": self.added}}
         own: dict[str, Any] = {"facts": made, "keep": self.texts.keep_tokenizer}
         await convert_corpus(corpus, root, self.workers, self.grid, verb=": write", **own)
         await asyncio.to_thread(end_import, root)

@@ -59,7 +59,7 @@ def open_token_records(
         limits=LengthLimits(max_length, max_prompt, max_answer, keep, on_long),
         position_ids=position_ids,
         token_dtype=token_dtype,
-        begin_id=_find_begin(encoder, known, prepend_bod),
+        begin_id=encoder.find_begin(prepend_bod, "prepend_bod (--prepend-bod)"),
         end_id=_find_end(encoder, known, append_eod),
         special_in_text=special_in_text,
     )
@@ -169,18 +169,3 @@ def _find_end(
         if token is not True or "eos_token" in known.special_tokens:
             raise
         return token_records.UNKNOWN_ID  # an error only if there are documents
-
-
-def _find_begin(
-    encoder: TextEncoder, known: TokenizerSettings, token: bool | int | str
-) -> int | None:
-    """Return the id that begins documents."""
-    what = "prepend_bod (--prepend-bod)"
-    if token is not True:
-        return encoder.find_id(token, what)
-    if "bos_token" not in known.special_tokens:
-        raise ConfigError(
-            f"{what} needs a beginning of documents, the tokenizer names no bos_token; give the id "
-            "or the text itself"
-        )
-    return encoder.find_id(known.special_tokens["bos_token"], what)
