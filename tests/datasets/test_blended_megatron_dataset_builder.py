@@ -462,6 +462,41 @@ def test_a_class_over_gpt_datasets(paths: list[str], tmp_path: Path) -> None:
     assert torch.equal(datasets[0][9]["tokens"], plain[0][9]["tokens"])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_build_blended_dataset_splits",
+        "_build_megatron_datasets_parallel",
+        "_build_megatron_dataset_splits",
+    ],
+)
+def test_steps_that_are_not_called_cannot_be_overridden(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"Own overrides {name}, which is never called"):
+        type("Own", (BlendedMegatronDatasetBuilder,), {name: lambda self: None})
+
+
+def test_a_builder_that_makes_datasets_itself(paths: list[str]) -> None:
+    made = []
+
+    class Builder(BlendedMegatronDatasetBuilder):
+        @staticmethod
+        def build_generic_dataset(
+            cls: Any, is_built_on_rank: Any, synchronize_ranks: bool, *args: Any
+        ) -> Any:
+            made.append(cls)
+            dataset = BlendedMegatronDatasetBuilder.build_generic_dataset(
+                cls, is_built_on_rank, synchronize_ranks, *args
+            )
+            dataset.mark = len(made)
+            return dataset
+
+    config = make_config(blend=(paths, [1, 2, 3]), split="80,20,0")
+    train, valid, _ = Builder(GPTDataset, [60, 6, 0], lambda: True, config).build()
+    assert made == [GPTDataset] * 6 + [BlendedDataset] * 2
+    assert (train.mark, valid.mark) == (7, 8)
+    assert sorted(member.mark for member in train.datasets + valid.datasets) == [1, 2, 3, 4, 5, 6]
+
+
 class Lines(MegatronDataset):
     """A dataset unrelated to GPT: the numbers of a range, once."""
 

@@ -275,3 +275,22 @@ def test_settings_are_part_of_the_key() -> None:
     names = MaskedWordPieceDataset._key_config_attributes()
     assert names[-7:] == list(MASKING)
     assert set(MASKING) < set(MaskedWordPieceDatasetConfig.__dataclass_fields__)
+
+
+class Reversed(BERTMaskedWordPieceDataset):
+    """Samples in the other order."""
+
+    def _build_sample_index(self, sequence_length: int, min_sentences_per_sample: int) -> Any:
+        assert (sequence_length, min_sentences_per_sample) == (37, 2)
+        return super()._build_sample_index(sequence_length, min_sentences_per_sample)[:][::-1]
+
+
+def test_a_subclass_makes_the_samples(prefix: str, make_config: MakeConfig) -> None:
+    low_level = IndexedDataset(prefix)
+    plain, own = (
+        open_dataset(low_level, make_config(), cls=cls)
+        for cls in (BERTMaskedWordPieceDataset, Reversed)
+    )
+    assert np.array_equal(own.sample_index, plain.sample_index[:][::-1])
+    assert own[0]["truncated"] == plain[len(plain) - 1]["truncated"]
+    assert own.fingerprint != plain.fingerprint

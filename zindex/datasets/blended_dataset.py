@@ -16,7 +16,12 @@ from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import Identified, MegatronDataset
-from zindex.datasets.sample_dataset import IndexArray, IndexedSampleDataset, as_given
+from zindex.datasets.sample_dataset import (
+    IndexArray,
+    IndexedSampleDataset,
+    as_given,
+    overrides,
+)
 from zindex.datasets.utils import Split, log_single_rank
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing import blend_arrays
@@ -30,7 +35,6 @@ from zindex.samples.batch import (
     find_spans,
     resolve_positions,
 )
-from zindex.store.commit import fingerprint
 from zindex.store.open import FollowedStore, Store
 from zindex.store.reader import LocalReader
 from zindex.store.rows import Spans, read_many
@@ -156,13 +160,15 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         return np.asarray(self._open_arrays().dataset_count)
 
     def __len__(self) -> int:
+        if self._has_own_arrays:
+            return len(self._open_arrays().dataset_index)
         return self.plan.num_samples
 
     @cached_property
     def fingerprint(self) -> str:
         """The SHA-256, in hex, of everything that determines the order of the samples."""
         members = [dataset.fingerprint for dataset in self.datasets]
-        return fingerprint({"blend": self.plan.spec, "members": members})
+        return self._identify_arrays({"blend": self.plan.spec, "members": members})
 
     def __getitem__(self, idx: int | None) -> dict[str, Any]:
         """Return a sample.
@@ -221,7 +227,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
     @property
     def _is_stored(self) -> bool:
         """Whether the index is a store; that of an empty blend is not."""
-        return bool(self.config.path_to_cache) and len(self) > 0
+        return bool(self.config.path_to_cache) and self.plan.num_samples > 0
 
     @property
     def _needed(self) -> BuildRequest:
@@ -235,22 +241,55 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         if plan.order == "scalable" or plan.sizes is not None:
             most = plan.counts
         else:  # a dataset is drawn only below its share, so its count exceeds it by at most 1
-            most = np.floor(plan.weights * len(self) + 1.001)
+            most = np.floor(plan.weights * plan.num_samples + 1.001)
         if (most > [len(dataset) for dataset in self.datasets]).any():
             self._arrays = self._compute_arrays()
 
     def _compute_arrays(self) -> blend_arrays.BlendArrays:
         """Return the arrays of a blend without a store."""
-        if len(self) > self.config.max_computed_rows:
+        if self.plan.num_samples > self.config.max_computed_rows:
             text = (
-                f"the {self.split.name} blend of {len(self)} samples is computed in each process, "
-                "because path_to_cache is not set"
+                f"the {self.split.name} blend of {self.plan.num_samples} samples is computed in "
+                "each process, because path_to_cache is not set"
             )
             log_single_rank(logger, logging.INFO, text)
         arrays = self._checked(blend_arrays.compute_blend_arrays(self.plan))
         if self._is_stored and self._rank == 0:
             store_computed(self.plan, self.config.path_to_cache or "", arrays)
         return arrays
+
+    def _build_indices(self) -> tuple[AnyArray, AnyArray]:
+        """Return the dataset and the sample at each position; a subclass may override it.
+
+        Returns
+        -------
+        dataset_index, dataset_sample_index
+            Shape (samples,), int16 or int32, and int64.
+        """
+        arrays = self._open_index()
+        return np.asarray(arrays.dataset_index[:]), np.asarray(
+            arrays.dataset_sample_index[:], np.int64
+        )
+
+    @property
+    def _makes_arrays(self) -> bool:
+        """Whether a subclass overrides `_build_indices`."""
+        kind: Any = type(self)
+        return overrides(kind, BlendedDataset, ("_build_indices",))
+
+    def _make_arrays(self) -> blend_arrays.BlendArrays:
+        """Return the arrays that `_build_indices` of a subclass returns."""
+        datasets, samples = map(np.asarray, self._build_indices())
+        num_datasets = len(self.datasets)
+        is_known = (datasets >= 0) & (datasets < num_datasets)
+        if len(datasets) != len(samples) or not is_known.all():
+            raise ConfigError(
+                f"{type(self).__name__}._build_indices must return a dataset from 0 to "
+                f"{num_datasets - 1} and a sample for each position of {self._where}, got "
+                f"{len(datasets)} datasets and {len(samples)} samples; correct it"
+            )
+        counts = np.bincount(datasets, minlength=num_datasets)
+        return blend_arrays.BlendArrays(datasets, samples, counts)
 
     def _read_index(self, store: Store) -> blend_arrays.BlendArrays:
         """Return the arrays of a store, committed or followed while it is built."""
@@ -267,7 +306,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         if short.size:
             i = int(short[0])
             raise PlanError(
-                f"the {self.split.name} blend of {len(self):,} samples needs "
+                f"the {self.split.name} blend of {self.plan.num_samples:,} samples needs "
                 f"{int(arrays.dataset_count[i]):,} samples of {self._path_of(i)}, which has "
                 f"{int(lengths[i]):,} ({short.size} of {len(lengths)} datasets are too short); "
                 "raise mid_level_dataset_surplus from "

@@ -31,6 +31,13 @@ from zindex.text.kept_tokenizer import check_stores
 
 logger = logging.getLogger(__name__)
 
+# Private steps of Megatron Core's builder that this one does not have.
+_OTHER_STEPS = (
+    "_build_blended_dataset_splits",
+    "_build_megatron_datasets_parallel",
+    "_build_megatron_dataset_splits",
+)
+
 MidLevelDataset: TypeAlias = MegatronDataset
 TopLevelDataset: TypeAlias = BlendedDataset | MidLevelDataset
 DistributedDataset: TypeAlias = TopLevelDataset | LowLevelDataset | torch.utils.data.Dataset[Any]
@@ -60,8 +67,19 @@ class BlendedMegatronDatasetBuilder:
     Raises
     ------
     ConfigError
-        If sizes and configuration do not match.
+        If sizes and configuration do not match, or a subclass overrides a private step of Megatron
+        Core's builder, which would not be called.
     """
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for name in _OTHER_STEPS:
+            if hasattr(cls, name):
+                raise ConfigError(
+                    f"{cls.__name__} overrides {name}, which is never called: the indices of all "
+                    "splits are built together; override build_generic_dataset, which makes every "
+                    "dataset, or build"
+                )
 
     def __init__(
         self,
@@ -182,7 +200,10 @@ class BlendedMegatronDatasetBuilder:
             num_elements = self.cls.numel_low_level_dataset(low_level)
             for members, member, request in places:
                 start, stop = split_range(num_elements, request.bookends)
-                members[member] = self.cls(
+                members[member] = self.build_generic_dataset(
+                    self.cls,
+                    self.is_built_on_rank,
+                    True,
                     low_level,
                     path,
                     self._indices(start, stop),
@@ -218,7 +239,11 @@ class BlendedMegatronDatasetBuilder:
                 )
                 log_single_rank(logger, logging.WARNING, text)
             size = None if size is None else min(size, total)
-        return BlendedDataset(members, weights, size, self.config)
+        arguments = members, weights, size, self.config
+        blend: SplitResult = self.build_generic_dataset(
+            BlendedDataset, self.is_built_on_rank, True, *arguments
+        )
+        return blend
 
     def _check_lengths(self, members: Sequence[Sequence[Any]]) -> None:
         """Check that every member has as many samples as requested."""
@@ -239,6 +264,8 @@ class BlendedMegatronDatasetBuilder:
         *args: Any,
     ) -> Any:
         """Return ``cls(*args)``, or None if this rank does not build.
+
+        `build` makes all datasets by this method, which a subclass may override.
 
         Parameters
         ----------

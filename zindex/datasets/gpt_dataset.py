@@ -6,16 +6,18 @@
 import operator
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from zindex.arrays import Int32Array, Int64Array
+from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import Indices
-from zindex.datasets.sample_dataset import IndexArray, TextDataset
+from zindex.datasets.mock_gpt import MockGPTLowLevelDataset as MockGPTLowLevelDataset
+from zindex.datasets.own_epochs import build_by_methods
+from zindex.datasets.sample_dataset import IndexArray, overrides
+from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
 from zindex.indexing import index_arrays
@@ -35,6 +37,9 @@ from zindex.samples.texts import IndexedText, Texts
 # Megatron Core's names, for its callers.
 _build_document_index = index_arrays.build_document_index
 _build_shuffle_index = index_arrays.build_shuffle_index
+
+# Methods by which a subclass determines how many epochs the index has.
+_COUNT_METHODS = ("_get_num_tokens_per_epoch", "_get_num_epochs")
 
 
 class GPTDataset(TextDataset[index_arrays.IndexArrays]):
@@ -114,6 +119,8 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
         return not is_valid or self.config.drop_last_partial_validation_sequence
 
     def __len__(self) -> int:
+        if self._has_own_arrays:
+            return len(self._open_arrays().sample_index) - 1
         return self._epochs.num_samples
 
     def __getitem__(self, idx: int | None) -> dict[str, torch.Tensor]:
@@ -212,10 +219,55 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
         texts = read_texts(self._request(*resolve_positions([idx], len(self), self._where)))
         return pad_texts(texts, self._pad_token_id)[0].astype(np.int64), texts.documents
 
+    def _get_num_tokens_per_epoch(self) -> int:
+        """Return the tokens of the split; a subclass may override it."""
+        return self._epochs.tokens_per_epoch
+
+    def _get_num_epochs(self, num_tokens_per_epoch: int) -> int:
+        """Return the epochs that the samples need; a subclass may override it."""
+        return plan_epochs(
+            num_tokens_per_epoch,
+            self.num_samples,
+            sequence_length=self.config.sequence_length,
+            extra_token=int(self.config.add_extra_token_to_sequence),
+        ).num_epochs
+
+    def _build_document_sample_shuffle_indices(self) -> tuple[AnyArray, AnyArray, AnyArray]:
+        """Return the arrays of the index, in memory; a subclass may override it.
+
+        Returns
+        -------
+        document_index, sample_index, shuffle_index
+            As the attributes.
+        """
+        counts_itself = overrides(type(self), GPTDataset, _COUNT_METHODS)
+        arrays = build_by_methods(self) if counts_itself else self._open_index()
+        documents, samples, shuffled = (np.asarray(array[:]) for array in arrays)
+        return documents, samples, shuffled
+
+    @property
+    def _makes_arrays(self) -> bool:
+        """Whether a subclass overrides one of Megatron Core's methods that build the index."""
+        methods = ("_build_document_sample_shuffle_indices", *_COUNT_METHODS)
+        return overrides(type(self), GPTDataset, methods)
+
+    def _make_arrays(self) -> index_arrays.IndexArrays:
+        """Return the arrays of a subclass."""
+        arrays = index_arrays.IndexArrays(*self._build_document_sample_shuffle_indices())
+        documents, samples, shuffled = map(np.shape, arrays)
+        if len(documents) != 1 or len(shuffled) != 1 or samples[1:] != (2,):
+            raise ConfigError(
+                f"{type(self).__name__}._build_document_sample_shuffle_indices must return arrays "
+                "of shapes (rows,), (samples + 1, 2) and (samples,), got "
+                f"{documents}, {samples} and {shuffled}; correct it"
+            )
+        return arrays
+
     def _describe_text(self, text: IndexedText) -> None:
         """Add the settings of the samples."""
         text.settings = self.config.text_settings(self._pad_token_id)
         text.may_end_short = not self._drop_last
+        text.may_be_short = self._has_own_arrays
         if text.settings.with_provenance:
             text.find_epochs = self._find_epochs
 
@@ -277,67 +329,6 @@ def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bo
     item["loss_mask"] = torch.from_numpy(loss_mask)
     item["position_ids"] = torch.from_numpy(np.arange(length))
     return Sample(item)
-
-
-class MockGPTLowLevelDataset:
-    """Mock documents that count 1, 2, 3, ... below the vocabulary size and end with the end token.
-
-    Equal to Megatron Core's: document lengths are drawn from ``numpy.random.default_rng(seed)``,
-    lazily, and not pickled.
-
-    Parameters
-    ----------
-    tokenizer
-        Has ``vocab_size`` and ``eod``.
-    """
-
-    #: Seed of the lengths.
-    seed: int = 0
-
-    #: Number of documents.
-    size: int = 100000
-
-    #: Exclusive upper bound of the lengths of documents.
-    max_sequence_length: int = 4096
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.vocab_size = tokenizer.vocab_size
-        self.eod_token = tokenizer.eod
-
-    @cached_property
-    def sequence_lengths(self) -> Int32Array:
-        """Shape (size,), int32, tokens with the end token."""
-        generator = np.random.default_rng(seed=self.seed)
-        return generator.integers(
-            low=1, high=self.max_sequence_length, size=self.size, dtype=np.int32
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "sequence_lengths"}
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, idx: int) -> Int64Array:
-        """Return the tokens of a document: shape (length,), int64."""
-        return self.get(idx)
-
-    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Int64Array:
-        """Return a span of a document: ``length`` tokens (None: all) from token ``offset``.
-
-        Notes
-        -----
-        Law: equal to a slice of the document; a span beyond its end is shorter. Cost: proportional
-        to the tokens returned.
-        """
-        whole = int(self.sequence_lengths[idx])
-        count = whole - int(offset) if length is None else int(length)
-        start, stop, _ = slice(int(offset), int(offset) + count).indices(whole)
-        tokens = np.arange(start + 1, max(start, stop) + 1, dtype=np.int64)
-        tokens %= self.vocab_size
-        if start < stop == whole:
-            tokens[-1] = self.eod_token
-        return tokens
 
 
 class MockGPTDataset(GPTDataset):

@@ -17,7 +17,8 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
-from zindex.datasets.sample_dataset import TextDataset, inherits
+from zindex.datasets.sample_dataset import inherits, overrides
+from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import current_rank, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
@@ -246,7 +247,20 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
         """
         self._rules = SentenceRules(sequence_length, min_sentences_per_sample)
         self._store = self._arrays = self._own_rows = self._text = None
-        return self.sample_index
+        return self._open_index().sample_index
+
+    @property
+    def _makes_arrays(self) -> bool:
+        """Whether a subclass of one with rules overrides `_build_sample_index`."""
+        has_rules = type(self)._sentence_rules is not MaskedWordPieceDataset._sentence_rules
+        return has_rules and overrides(type(self), MaskedWordPieceDataset, ("_build_sample_index",))
+
+    def _make_arrays(self) -> ComputedMapping:
+        """Return the samples that `_build_sample_index` of a subclass returns."""
+        assert self._rules is not None
+        found = self._build_sample_index(self._rules.max_length, self._rules.min_sentences)
+        rows = np.asarray(found[:])
+        return ComputedMapping(rows, rows, np.arange(len(rows)))
 
     @property
     def _is_stored(self) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.indexed_dataset import IndexedDataset
-from zindex.datasets.sample_dataset import IndexArray, TextDataset
+from zindex.datasets.sample_dataset import IndexArray
+from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError
 from zindex.indexing.packing import PackedArrays

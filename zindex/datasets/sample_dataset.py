@@ -1,36 +1,25 @@
-"""Base classes of datasets that read samples in batches, from an index and from tokenised text.
+"""Base classes of datasets that read samples in batches, and of those with an index.
 
-An index is opened, built or computed on demand.
+An index is opened, built or computed on demand, or made by a subclass: one that overrides Megatron
+Core's methods that build it, or assigns its arrays.
 """
 
-import os
+import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 
-from zindex import schema
 from zindex.arrays import BoolArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.indexed_dataset import IndexedDataset
-from zindex.datasets.megatron_dataset import Indices, MegatronDataset
-from zindex.datasets.object_storage_utils import find_storage
 from zindex.datasets.ranks import obtain
-from zindex.datasets.utils import Split, current_rank
-from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import ConfigError, PlanError
-from zindex.indexing.computed_arrays import ComputedArray
+from zindex.datasets.utils import current_rank
 from zindex.indexing.ensure import BuildRequest
-from zindex.ingest.length_source import is_store
-from zindex.plan.build_plan import SplitPlan
 from zindex.samples.batch import BatchRequest, Item, SampleBatch, batch_of_items, resolve_positions
-from zindex.samples.lengths import is_stored, stored_source
-from zindex.samples.texts import Documents, IndexedText
 from zindex.store.commit import fingerprint
-from zindex.store.layout import ArrayShape
 from zindex.store.open import Store
 
 ArraysT = TypeVar("ArraysT")
@@ -131,6 +120,12 @@ def inherits(kind: type, names: tuple[str, ...]) -> bool:
     return all(getattr(kind, name, None) is getattr(home, name, None) for name in names)
 
 
+@cache
+def overrides(kind: type, base: type, names: tuple[str, ...]) -> bool:
+    """Return whether a class overrides methods of one of its bases."""
+    return any(getattr(kind, name) is not getattr(base, name) for name in names)
+
+
 class IndexArray:
     """An array of a dataset's index, opened on first access; the attribute has the same name."""
 
@@ -139,6 +134,9 @@ class IndexArray:
 
     def __get__(self, dataset: Any, owner: type) -> Any:
         return self if dataset is None else getattr(dataset._open_arrays(), self._name)
+
+    def __set__(self, dataset: Any, array: Any) -> None:
+        dataset._assign(self._name, array)
 
 
 class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
@@ -149,6 +147,8 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     _rank: int
     _store: Store | None
     _arrays: ArraysT | None
+    #: Arrays of a subclass, or assigned, instead of those of the index; they are pickled.
+    _own_arrays: ArraysT | None = None
 
     @property
     @abstractmethod
@@ -171,13 +171,29 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     def _check_computable(self) -> None:
         """Raise the error that computing the index would raise."""
 
+    @property
+    def _makes_arrays(self) -> bool:
+        """Whether a subclass overrides how the arrays are made."""
+        return False
+
+    def _make_arrays(self) -> ArraysT:
+        """Return the arrays that a subclass makes."""
+        raise NotImplementedError
+
+    @property
+    def _has_own_arrays(self) -> bool:
+        """Whether the arrays are not those of the index."""
+        return self._own_arrays is not None or self._makes_arrays
+
     def _request_index(self) -> None:
         """Open or build the index, together with other collected requests, unless deferred."""
         self._rank = current_rank()
         self._store = self._arrays = None
         if self.config.defer_npy_index_mmap:
             return
-        if self._is_stored:
+        if self._makes_arrays:
+            self._open_arrays()
+        elif self._is_stored:
             obtain(self._needed, self._receive, self._rank, self.config)
         elif len(self) <= self.config.max_computed_rows:
             self._receive(None)
@@ -193,6 +209,12 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
         self._store = store
 
     def _open_arrays(self) -> ArraysT:
+        """Return the arrays that determine the samples, on first use."""
+        if self._own_arrays is None and self._makes_arrays:
+            self._own_arrays = self._make_arrays()
+        return self._open_index() if self._own_arrays is None else self._own_arrays
+
+    def _open_index(self) -> ArraysT:
         """Return the arrays of the index, built, opened or computed on first use."""
         if self._arrays is None and self._is_stored:
             if self._store is None:
@@ -203,197 +225,23 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
             self._arrays = self._compute_arrays()
         return self._arrays
 
+    def _assign(self, name: str, array: Any) -> None:
+        """Replace one of the arrays."""
+        arrays: Any = self._open_arrays()
+        self._own_arrays = arrays._replace(**{name: array})
+        self.__dict__.pop("fingerprint", None)
+
+    def _identify_arrays(self, spec: dict[str, Any]) -> str:
+        """Return the SHA-256 of the plan of the index, and of arrays that are not those of it."""
+        if not self._has_own_arrays:
+            return fingerprint(spec)
+        arrays: Any = self._open_arrays()
+        digests = {
+            name: hashlib.sha256(np.ascontiguousarray(array[:]).data).hexdigest()
+            for name, array in arrays._asdict().items()
+        }
+        return fingerprint({"plan": spec, "arrays": digests})
+
     def __getstate__(self) -> dict[str, Any]:
         # Computed arrays are recomputed in the process that needs them.
         return self.__dict__ | {"_arrays": None}
-
-
-class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
-    """A split of tokenised text as samples.
-
-    Parameters
-    ----------
-    indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
-        As for ``GPTDataset``.
-
-    Raises
-    ------
-    PlanError
-        If the documents are not consecutive.
-    NotReadyError
-        If another rank failed to build the index in time.
-    """
-
-    _text: IndexedText | None
-
-    def __init__(
-        self,
-        indexed_dataset: Any,
-        dataset_path: str | None,
-        indexed_indices: Indices,
-        num_samples: int | None,
-        index_split: Split,
-        config: BlendedMegatronDatasetConfig,
-    ) -> None:
-        super().__init__(
-            indexed_dataset, dataset_path, indexed_indices, num_samples, index_split, config
-        )
-        self._request_index()
-
-    def _prepare(self) -> None:
-        """Check the documents, and compute everything that does not need the index."""
-        self._span = self._find_span()
-
-    def _find_span(self) -> range:
-        """Return the consecutive documents of the split."""
-        indices = self._indices
-        if isinstance(indices, range) and indices.step == 1 and len(indices):
-            return indices
-        if not len(indices):
-            raise PlanError(f"{self._where} must hold documents, got none; give it a larger share")
-        breaks = np.flatnonzero(np.diff(np.asarray(indices).reshape(-1)) != 1)
-        first = int(breaks[0]) if breaks.size else 0
-        raise PlanError(
-            f"{self._where} must hold consecutive documents in ascending order, got "
-            f"{np.asarray(indices)[first : first + 2].tolist()} at place {first} of "
-            f"{len(indices)}; give a range of documents"
-        )
-
-    def _refuse_follow(self) -> None:
-        """Raise on reading an index during its build, if its size is known only at the end."""
-        if self.config.follow is not None:
-            raise ConfigError(
-                f"{self._where} cannot be followed while its index is built, got follow="
-                f"{self.config.follow}: how many samples it has is known when all are counted; "
-                "leave follow out"
-            )
-
-    @property
-    def _where(self) -> str:
-        """Name of the split and the dataset in messages."""
-        return f"{self.index_split.name} of {self.dataset_path}"
-
-    @staticmethod
-    def numel_low_level_dataset(low_level_dataset: Any) -> int:
-        """Return the number of sequences: text is split by sequences, not documents."""
-        return len(low_level_dataset)
-
-    @staticmethod
-    def build_low_level_dataset(
-        dataset_path: str, config: Any
-    ) -> IndexedDataset | ZarrIndexedDataset:
-        """Return the opened low-level dataset of a path.
-
-        Parameters
-        ----------
-        dataset_path
-            Path or URL of a Zarr token store, or prefix of a ``.bin/.idx`` pair; detected from the
-            files.
-        config
-            The configuration.
-
-        Raises
-        ------
-        SourceError, StoreError
-            If it is missing or damaged.
-        ConfigError
-            If it is a pair in object storage without ``object_storage_cache_path``, or is missing
-            from ``sequences_per_dataset``.
-        """
-        storage = find_storage(dataset_path, config)
-        if storage is None and is_store(dataset_path):
-            return ZarrIndexedDataset(dataset_path, multimodal=False)
-        # Only configurations of GPT datasets have these two.
-        counts = getattr(config, "sequences_per_dataset", None) or {}
-        if counts and dataset_path not in counts:
-            raise ConfigError(
-                f"sequences_per_dataset must count {dataset_path}, it counts {sorted(counts)}; add "
-                "it or leave all of them out"
-            )
-        return IndexedDataset(
-            dataset_path,
-            multimodal=False,
-            mmap=config.mmap_bin_files,
-            object_storage_config=storage,
-            fast_cache_load=config.fast_cache_load,
-            sequences_per_dataset=counts.get(dataset_path),
-            dtype_code=getattr(config, "token_dtype_code", None),
-        )
-
-    @abstractmethod
-    def _plan(self) -> SplitPlan:
-        """Return the plan of this split's index, equal to that of ``zindex.build``."""
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The SHA-256, in hex, of everything that determines the order of the samples.
-
-        It depends on the lengths of the documents, not on their tokens.
-        """
-        return fingerprint(self._plan().spec)
-
-    @property
-    def _index_folder(self) -> str:
-        """The directory of the indices: the cache, or one next to the dataset."""
-        if self.config.path_to_cache:
-            return self.config.path_to_cache
-        prefix = str(self.dataset.path_prefix).rstrip("/").removesuffix(".zarr")
-        return os.path.join(prefix, "cache", f"{type(self).__name__}_indices")
-
-    @property
-    def _is_stored(self) -> bool:
-        """Whether the index can be stored, because the low-level dataset is stored."""
-        return is_stored(self.dataset)
-
-    @property
-    def _needed(self) -> BuildRequest:
-        """The build request of the index."""
-        return BuildRequest(self._plan(), self._index_folder, self._source)
-
-    @property
-    def _source(self) -> Any:
-        """The input of a build of the index."""
-        return stored_source(self.dataset)
-
-    def _receive(self, store: Store | None) -> None:
-        """Receive the index, committed or followed while it is built; None to compute it."""
-        super()._receive(store)
-        self._text = None
-
-    def open_text(self) -> IndexedText:
-        """Return the index and the documents, opened for batches at first use."""
-        text = self._text  # a background build may reset the attribute
-        if text is None:
-            dataset = self.dataset
-            documents = open_documents(dataset)
-            text = IndexedText(self._where, self._open_arrays(), documents, len(dataset))
-            self._describe_text(text)
-            self._text = text
-        return text
-
-    def _describe_text(self, text: IndexedText) -> None:
-        """Add the settings of the samples."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_text": None}
-
-
-def open_documents(low_level_dataset: Any) -> Documents:
-    """Return the documents of a low-level dataset as batches read them."""
-    # Subclasses may override how documents are read.
-    if type(low_level_dataset) is ZarrIndexedDataset:
-        return Documents(low_level_dataset.tokens, low_level_dataset.offsets)
-    if type(low_level_dataset) is IndexedDataset:
-        index, length = low_level_dataset.index, len(low_level_dataset) + 1
-        shape = ArrayShape(schema.SEQUENCE_OFFSET.name, length, 1, "int64", length, length)
-        offsets = ComputedArray(shape, index, _compute_offsets)
-        return Documents(low_level_dataset.tokens, offsets, low_level_dataset.find_bounds)
-    return Documents.of_items(low_level_dataset)
-
-
-def _compute_offsets(index: Any, start: int, stop: int) -> Int64Array:
-    """Return the tokens before sequences ``[start, stop)`` of a pair; the last is the total."""
-    offsets = np.full(stop - start, index.file.num_tokens, np.int64)
-    pointers = index.pointers[start:stop]
-    offsets[: len(pointers)] = pointers // index.dtype_size
-    return offsets

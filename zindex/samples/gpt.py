@@ -159,8 +159,9 @@ def read_texts(wanted: BatchRequest) -> Texts:
         raise _damaged(chosen.member_of(damaged), samples[damaged], what)
     for i in np.flatnonzero(texts.num_tokens < width).tolist():
         member = chosen.member_of(i)
-        # Only the last sample of an index may be short.
-        if not member.may_end_short or samples[i] != len(member.arrays.sample_index) - 2:
+        # Only the last sample of an index of ours may be short.
+        is_last = samples[i] == len(member.arrays.sample_index) - 2
+        if not (member.may_be_short or (member.may_end_short and is_last)):
             what = f"{texts.num_tokens[i]} tokens, though tokens follow"
             raise _damaged(member, samples[i], what)
     parts.read(texts, begins)

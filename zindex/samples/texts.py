@@ -293,6 +293,8 @@ class IndexedText:
     fill: Callable[[Int64Array, int], Int64Array] | None = None
     #: Whether the last sample of the index may have fewer tokens than the others.
     may_end_short: bool = False
+    #: Whether any sample may be short: a subclass made the index.
+    may_be_short: bool = False
     #: The cached arrays for the kernel that makes plain samples.
     sample_index: SampleIndex | None = None
 
