@@ -543,6 +543,36 @@ def test_a_size_that_a_class_does_not_reach() -> None:
         build([80, 11, 0], Lines, blend=(["100"], None), split="90,10,0")
 
 
+def test_lists_of_sizes(paths: list[str]) -> None:
+    """Several validation sets may have sizes of their own; lists for no data are ignored."""
+    settings: dict[str, Any] = {"blend_per_split": [(paths[:1], None), (paths, None), None]}
+    many = build([9, [5, None, 41], [3]], **settings, multiple_validation_sets=True)[1]
+    assert [len(dataset) for dataset in many] == [19, 39, 59]
+    assert [dataset.num_samples for dataset in many] == [5, None, 41]
+    # Of a split without a share, Megatron Core does not look at the size.
+    train, valid, test = build([None, [1, 2], [3]], blend=(paths, None), split="100,0,0")
+    assert (len(train), valid, test) == (117, None, None)
+
+
+def test_deferred_blends_of_splits_without_documents(
+    write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    """As with Megatron Core, only reading a sample is an error."""
+    few = [write_corpus([9] * 9, name=f"few{i}") for i in (1, 2)]
+    settings: dict[str, Any] = {"blend": (few, [1, 2]), "split": "99,1,0"}
+    with pytest.raises(PlanError, match=r"valid of .*few1 must hold documents, got none"):
+        build([20, 5, 0], **settings)
+    cache = {"path_to_cache": str(tmp_path / "index"), "defer_npy_index_mmap": True}
+    train, valid, _ = build([20, 5, 0], **settings, **cache)
+    assert len(valid) == 6
+    assert len({int(item["dataset_id"]) for item in map(train.__getitem__, range(21))}) == 2
+    with pytest.raises(PlanError, match=r"valid of .*few1 must hold tokens to give samples"):
+        valid[0]
+    single = settings | {"blend": (few[:1], None)}
+    with pytest.raises(PlanError, match=r"valid of .*few1 must hold tokens to give samples"):
+        build([20, 5, 0], **single, **cache)
+
+
 # Errors.
 
 
@@ -554,6 +584,18 @@ def test_a_size_that_a_class_does_not_reach() -> None:
         ([1, 0, 2.5], {}, "size of test must be a whole number of samples or None, got 2.5"),
         (["7", 0, 0], {}, "size of train must be a whole number of samples or None, got '7'"),
         ([float("inf"), 0, 0], {}, "size of train must be a whole number of samples or None"),
+        ([[1], 0, 0], {}, "several validation sets, of which there are 0, got [1]; give one numb"),
+        (
+            [0, [1, 2], 0],
+            {"blend_per_split": [None, (["a", "b"], None), None]},
+            "size of valid must be a whole number of samples or None, or one for each of several "
+            "validation sets, of which there are 0, got [1, 2]; give one number",
+        ),
+        (
+            [0, [1, -1], 0],
+            {"blend_per_split": [None, (["a", "b"], None), None], "multiple_validation_sets": True},
+            "validation sets, of which there are 2, got [1, -1]; give one number",
+        ),
         (
             [1, None, 2],
             {"blend": (["a", "b"], [1, 2]), "split": "1"},

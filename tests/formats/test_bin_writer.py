@@ -158,3 +158,15 @@ def test_a_full_disk_leaves_the_older_pair_and_another_try(
     writer.finalize(tmp_path / "a.idx")
     assert names(tmp_path) == ["a.bin", "a.idx"]
     assert read_index(prefix).sequence_lengths(0, 1).tolist() == [2]
+
+
+def test_lists_are_equal(tmp_path: Path) -> None:
+    """Code that knows Megatron Core's builder compares its attributes with lists."""
+    builder = PairWriter(tmp_path / "a.bin", np.int32, has_modes=True)
+    builder.append([1, 2, 3], [2, 1], [0, 5])
+    builder.end_document()
+    assert builder.sequence_lengths == [2, 1]
+    assert builder.sequence_lengths != [2, 2]
+    assert builder.sequence_modes == [0, 5] == list(builder.sequence_modes or ())
+    assert builder.document_indices == [0, 2]
+    assert builder.document_indices == builder.document_indices[:]

@@ -119,6 +119,13 @@ def test_items_are_megatrons(theirs: SimpleNamespace, tmp_path: Path, kind: str,
         assert_same(batch[i], item, (case, i))
         if i < 6:
             assert_same(by_hand[i], item, (case, i))
+    # Negative positions key the draws as they are, also beside others.
+    last = -min(len(expected), 3)
+    batch = found.__getitems__([last, 0, -1])
+    for i, item in ((last, batch[0]), (0, batch[1]), (-1, batch[2])):
+        assert_same(item, expected[i], (case, i))
+        assert_same(found[i], expected[i], (case, i))
+        assert_same(by_hand[i], expected[i], (case, i))
 
 
 @pytest.mark.parametrize("local", [False, True])

@@ -38,8 +38,15 @@ class SplitRequest:
     size: int | None = None
 
 
-def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> list[int | None]:
+#: Samples of a split, None for all; of each validation set, if there are several.
+Size = int | None | list[int | None]
+
+
+def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> list[Size]:
     """Return the sizes of the splits as whole numbers or None.
+
+    A list has the size of each of several validation sets; any other list is ignored, as by
+    Megatron Core, if the split has no data.
 
     Raises
     ------
@@ -51,13 +58,16 @@ def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> l
             f"sizes must hold {len(Split)} numbers of samples, for train, valid and test, got "
             f"{list(sizes)}; put 0 or None where nothing is wanted"
         )
-    checked: list[int | None] = []
+    checked: list[Size] = []
     for split, size in zip(Split, sizes, strict=True):
+        blend = _blend_of(split, config)
+        if isinstance(size, (list, tuple, np.ndarray)):
+            checked.append(_check_list(split, list(size), blend, config))
+            continue
         if size is not None and not _is_size(size):
             raise ConfigError(
                 f"size of {split.name} must be a whole number of samples or None, got {size!r}"
             )
-        blend = _blend_of(split, config)
         if size is None and blend is not None and blend[1] is not None:
             raise ConfigError(
                 f"size of {split.name} must be given with weights, got None with weights "
@@ -66,6 +76,24 @@ def check_sizes(sizes: Sequence[Any], config: BlendedMegatronDatasetConfig) -> l
             )
         checked.append(None if size is None else int(size))
     return checked
+
+
+def _check_list(
+    split: Split, sizes: list[Any], blend: Blend | None, config: BlendedMegatronDatasetConfig
+) -> Size:
+    """Return the sizes of several validation sets, or 0 if the split has no data."""
+    if _is_separate(config) and blend is None:
+        return 0
+    is_unweighted = blend is not None and blend[1] is None
+    if not _is_separate(config) and is_unweighted and _bookends_of(split, config) is None:
+        return 0
+    num_sets = len(blend[0]) if blend is not None and _has_many(split, config, blend) else 0
+    if len(sizes) != num_sets or not all(size is None or _is_size(size) for size in sizes):
+        raise ConfigError(
+            f"size of {split.name} must be a whole number of samples or None, or one for each of "
+            f"several validation sets, of which there are {num_sets}, got {sizes}; give one number"
+        )
+    return [None if size is None else int(size) for size in sizes]
 
 
 def _is_size(size: Any) -> bool:
@@ -91,7 +119,7 @@ def _shorten(values: Sequence[Any]) -> str:
 
 
 def request_splits(
-    sizes: Sequence[int | None], config: BlendedMegatronDatasetConfig
+    sizes: Sequence[Size], config: BlendedMegatronDatasetConfig
 ) -> list[SplitRequest | None]:
     """Return the request of each split; None for a split without data.
 
@@ -103,31 +131,47 @@ def request_splits(
     return [_request_split(split, size, config) for split, size in zip(Split, sizes, strict=True)]
 
 
+def _is_separate(config: BlendedMegatronDatasetConfig) -> bool:
+    """Return whether each split has data of its own."""
+    return config.blend is None and not config.mock
+
+
+def _has_many(split: Split, config: BlendedMegatronDatasetConfig, blend: Blend) -> bool:
+    """Return whether a split is several validation sets."""
+    is_valid = _is_separate(config) and split is Split.valid
+    return is_valid and bool(config.multiple_validation_sets) and len(blend[0]) > 1
+
+
+def _bookends_of(split: Split, config: BlendedMegatronDatasetConfig) -> Bookends:
+    """Return the fractions of each dataset that belong to a split; None without a share."""
+    if _is_separate(config):
+        return _WHOLE
+    assert config.split_matrix is not None
+    return config.split_matrix[split.value]
+
+
 def _request_split(
-    split: Split, size: int | None, config: BlendedMegatronDatasetConfig
+    split: Split, size: Size, config: BlendedMegatronDatasetConfig
 ) -> SplitRequest | None:
     """Return the request of a split; None for a split without data."""
-    blend = _blend_of(split, config)
-    is_separate = config.blend is None and not config.mock
-    bookends: Bookends = _WHOLE
-    if not is_separate:
-        assert config.split_matrix is not None
-        bookends = config.split_matrix[split.value]
-    if bookends is None or (is_separate and blend is None):
+    blend, bookends = _blend_of(split, config), _bookends_of(split, config)
+    if bookends is None or (_is_separate(config) and blend is None):
         return None
+    if blend is not None and _has_many(split, config, blend):
+        sizes = size if isinstance(size, list) else [size] * len(blend[0])
+        if config.full_validation and any(own is not None for own in sizes):
+            raise ConfigError(
+                f"size of valid must be None with full_validation, got {size}: each validation set "
+                "is passed over whole; give None"
+            )
+        return SplitRequest(split, bookends, [*blend[0]], sizes, "many")
+    assert not isinstance(size, list)
     if blend is None:
         return SplitRequest(split, bookends, [None], [size])
     paths, weights = blend
-    if len(paths) == 1 and (is_separate or weights is None):
+    if len(paths) == 1 and (_is_separate(config) or weights is None):
         return SplitRequest(split, bookends, [*paths], [size])
-    if not (is_separate and config.multiple_validation_sets and split is Split.valid):
-        return _request_blend(split, bookends, blend, size, config)
-    if config.full_validation and size is not None:
-        raise ConfigError(
-            f"size of valid must be None with full_validation, got {size}: each validation set is "
-            "passed over whole; give None"
-        )
-    return SplitRequest(split, bookends, [*paths], [size] * len(paths), "many")
+    return _request_blend(split, bookends, blend, size, config)
 
 
 def _request_blend(

@@ -134,7 +134,7 @@ class BlendedMegatronDatasetBuilder:
                         for request, part in zip(requests, members, strict=True)
                     ]
                 builds.finish()
-                self._check_lengths(members)
+                self._check_lengths(requests, members)
             return datasets
 
     def _begin_known_blends(self, requests: Sequence[SplitRequest | None], builds: Builds) -> None:
@@ -245,9 +245,17 @@ class BlendedMegatronDatasetBuilder:
         )
         return blend
 
-    def _check_lengths(self, members: Sequence[Sequence[Any]]) -> None:
-        """Check that every member has as many samples as requested."""
-        for dataset in (dataset for part in members for dataset in part):
+    def _check_lengths(
+        self, requests: Sequence[SplitRequest | None], members: Sequence[Sequence[Any]]
+    ) -> None:
+        """Check that every member has as many samples as requested.
+
+        As with Megatron Core, a deferred blend may have members without documents, which are an
+        error when a sample is read.
+        """
+        for request, dataset in _pair(requests, members):
+            if request.kind == "blend" and not len(getattr(dataset, "_indices", [0])):
+                continue
             wanted = dataset.num_samples
             if wanted is not None and len(dataset) < wanted:
                 raise PlanError(
@@ -288,6 +296,15 @@ class BlendedMegatronDatasetBuilder:
             return None
         with _explain(cls, next((a for a in args if hasattr(a, "path_to_cache")), None)):
             return cls(*args)
+
+
+def _pair(
+    requests: Sequence[SplitRequest | None], members: Sequence[Sequence[Any]]
+) -> Iterator[tuple[SplitRequest, Any]]:
+    """Yield each member with the request of its split."""
+    for request, part in zip(requests, members, strict=True):
+        if request is not None:
+            yield from ((request, dataset) for dataset in part)
 
 
 class _Place(NamedTuple):

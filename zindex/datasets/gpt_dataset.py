@@ -6,6 +6,7 @@
 import operator
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,13 +91,18 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     #: Shape (samples,), uint32: the sample at each position.
     shuffle_index = IndexArray()
 
-    _epochs: EpochPlan
     _make_together: ClassVar[Callable[..., SampleBatch]] = staticmethod(make_batch)
     _read_index = staticmethod(index_arrays.open_index_arrays)
 
     def _prepare(self) -> None:
-        """Count the samples, from the number of tokens."""
+        """Count the samples, unless the index is deferred."""
         super()._prepare()
+        if not self.config.defer_npy_index_mmap:
+            _ = self._epochs
+
+    @cached_property
+    def _epochs(self) -> EpochPlan:
+        """The epochs and samples, from the number of tokens."""
         config, span = self.config, self._span
         num_tokens = count_span(self.dataset, span)
         if not num_tokens:
@@ -104,7 +110,7 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
                 f"{self._where} must hold tokens to give samples, its documents "
                 f"[{span.start}, {span.stop}) hold none; give it a larger share"
             )
-        self._epochs = plan_epochs(
+        return plan_epochs(
             num_tokens,
             self.num_samples,
             sequence_length=config.sequence_length,

@@ -7,7 +7,7 @@ keyed by seed and position. BERT and T5 have separate modules.
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -26,6 +26,7 @@ from zindex.indexing import sentence_mapping
 from zindex.indexing.mapping_tasks import SentenceSource
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
 from zindex.samples import lengths
+from zindex.samples.batch import Item, resolve_positions
 from zindex.samples.lengths import is_stored
 from zindex.samples.masking.mask_rules import Masked, Vocabulary, mask_tokens
 from zindex.store.rows import RowReader
@@ -164,8 +165,8 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
 
     Draws are keyed by ``random_seed`` and the position of the sample, so they do not depend on
     batches, workers or the order of reads. With ``order="megatron"`` samples equal Megatron Core's,
-    with two differences: permutations are drawn from the sample's generator instead of numpy's
-    global one, and a negative position counts from the end.
+    except that permutations are drawn from the sample's generator instead of numpy's global one. As
+    there, a negative position reads the sample from the end but keys its draws as it is.
 
     A subclass defines `_sentence_rules`, or calls `_build_sample_index`. Samples with a token
     unknown to the tokenizer raise ConfigError.
@@ -248,6 +249,14 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
         self._rules = SentenceRules(sequence_length, min_sentences_per_sample)
         self._store = self._arrays = self._own_rows = self._text = None
         return self._open_index().sample_index
+
+    def _make_batch(self, positions: Sequence[int | None]) -> Sequence[Item]:
+        """Return the samples of a batch; positions as given key draws in Megatron's order."""
+        found = resolve_positions(positions, len(self), self._where)
+        keys = np.array([0 if position is None else int(position) for position in positions])
+        if self.config.order != "megatron" or (keys >= 0).all():
+            return self._read_batch(*found)
+        return self._make_together(replace(self._request(*found), keys=keys))
 
     @property
     def _makes_arrays(self) -> bool:

@@ -69,6 +69,8 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
         if isinstance(indices, range) and indices.step == 1 and len(indices):
             return indices
         if not len(indices):
+            if self.config.defer_npy_index_mmap:  # an error if a sample of it is read
+                return range(0)
             raise PlanError(f"{self._where} must hold documents, got none; give it a larger share")
         breaks = np.flatnonzero(np.diff(np.asarray(indices).reshape(-1)) != 1)
         first = int(breaks[0]) if breaks.size else 0

@@ -21,6 +21,15 @@ from zindex.io.system_errors import unwritable, writing
 _COPY_NBYTES = 8 << 20
 
 
+class Numbers(array[int]):
+    """Numbers in a tenth of the memory of a list, equal to a list of them as in Megatron Core."""
+
+    def __eq__(self, other: object) -> bool:
+        return self.tolist() == (other.tolist() if isinstance(other, array) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class PairWriter:
     """Append tokens to a ``.bin``, with 13 bytes of memory per sequence for its ``.idx``.
 
@@ -43,9 +52,9 @@ class PairWriter:
         DType.code_from_dtype(dtype)
         self.bin_path = os.fspath(bin_path)
         self.dtype = np.dtype(dtype)
-        self.sequence_lengths = array("i")
-        self.document_indices = array("q", [0])
-        self.sequence_modes = array("b") if has_modes else None
+        self.sequence_lengths = Numbers("i")
+        self.document_indices = Numbers("q", [0])
+        self.sequence_modes = Numbers("b") if has_modes else None
         self._partial = partial_path(self.bin_path)
         with writing(self.bin_path):
             self.data_file: BinaryIO = open(self._partial, "xb", buffering=1 << 20)  # noqa: SIM115

@@ -48,6 +48,8 @@ class BatchRequest:
     is_padding: BoolArray
     #: Shape (samples,): ``dataset_id`` of the items; None omits it.
     dataset_ids: AnyArray | None = None
+    #: Shape (samples,): what keys the draws of each sample; None for its position.
+    keys: Int64Array | None = None
 
     @property
     def first(self) -> Any:

@@ -292,7 +292,8 @@ def read_sentences(wanted: BatchRequest) -> masked_rows.SampleTexts:
         sizes = np.add.reduceat(lengths, parts.firsts)
         first_tokens = parts.bounds.starts[parts.firsts]
         read_tokens(groups, first_tokens, sizes, tokens, np.cumsum(sizes) - sizes)
-    seeds = (ordered + int(wanted.first.config.random_seed) % 2**32) % 2**32
+    keys = ordered if wanted.keys is None else wanted.keys[chosen.rows]
+    seeds = (keys + int(wanted.first.config.random_seed) % 2**32) % 2**32
     return masked_rows.SampleTexts(chosen.rows, tokens, lengths, firsts, targets, seeds)
 
 
