@@ -27,7 +27,7 @@ class Numbers(array[int]):
     def __eq__(self, other: object) -> bool:
         return self.tolist() == (other.tolist() if isinstance(other, array) else other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 class PairWriter:
