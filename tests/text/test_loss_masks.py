@@ -38,33 +38,25 @@ def talk(*contents: str, **last: Any) -> list[dict[str, Any]]:
     return messages
 
 
-def trained(parts: list[MaskedText]) -> list[str]:
-    return [piece.text for piece in parts if piece.trained]
-
-
 @pytest.mark.parametrize("text", [CHATML, WITHOUT_BLOCKS])
 def test_answers_are_trained_to_the_token_that_ends_them(text: str) -> None:
     cutter = DialogueCutter(ChatTemplate(text), ends=ENDS)
     messages = [{"role": "system", "content": "s"}, *talk("q", "a", "r", "b\n")]
     parts = cutter.cut(Dialogue(messages))
-    assert trained(parts) == ["a<|im_end|>", "b\n<|im_end|>"]
-    assert "".join(piece.text for piece in parts) == cutter.text(Dialogue(messages))
+    assert parts.trained == ["a<|im_end|>", "b\n<|im_end|>"]
+    assert parts.text == cutter.text(Dialogue(messages))
     asked = cutter.template.render(messages[:2], add_generation_prompt=True)
-    assert parts[0] == MaskedText(asked, False)
-    assert parts[-1] == MaskedText("\n", False)
+    assert parts.spans[0][0] == len(asked)
+    assert parts.text[parts.spans[-1][1] :] == "\n"
 
 
 def test_without_end_tokens_all_that_a_message_adds_is_trained() -> None:
     cutter = DialogueCutter(ChatTemplate(WITHOUT_BLOCKS))
-    assert trained(cutter.cut(Dialogue(talk("q", "a")))) == ["a<|im_end|>\n"]
+    assert cutter.cut(Dialogue(talk("q", "a"))).trained == ["a<|im_end|>\n"]
     cutter = DialogueCutter(ChatTemplate(BRACKETS), ends=["</s>"])
     parts = cutter.cut(Dialogue(talk("q", "a", "r", "b")))
-    assert [piece.text for piece in parts] == [
-        "<s>[INST] q [/INST]",
-        " a </s>",
-        "<s>[INST] r [/INST]",
-        " b </s>",
-    ]
+    assert parts.text == "<s>[INST] q [/INST] a </s><s>[INST] r [/INST] b </s>"
+    assert parts.trained == [" a </s>", " b </s>"]
 
 
 def test_a_token_that_ends_the_whole_text() -> None:
@@ -75,11 +67,10 @@ def test_a_token_that_ends_the_whole_text() -> None:
     ends = ["<|end|>", "<eos>", "<|assistant|>", "<|user|>"]
     dialogue = Dialogue(talk("q", "a", "r", "b"))
     cutter = DialogueCutter(ChatTemplate(text), ends=ends)
-    assert trained(cutter.cut(dialogue)) == ["a<|end|>", "b<|end|><eos>"]
-    assert "".join(piece.text for piece in cutter.cut(dialogue)) == cutter.text(dialogue)
-    # Without the special tokens, a token that ends the whole text is not recognised.
-    with pytest.raises(SourceError, match=r"must begin with that of its first 2 messages"):
-        DialogueCutter(ChatTemplate(text)).cut(dialogue)
+    assert cutter.cut(dialogue).trained == ["a<|end|>", "b<|end|><eos>"]
+    assert cutter.cut(dialogue).text == cutter.text(dialogue)
+    # Without the special tokens, a message ends where its loop does.
+    assert DialogueCutter(ChatTemplate(text)).cut(dialogue) == cutter.cut(dialogue)
 
 
 @pytest.mark.parametrize("text", [CHATML, WITHOUT_BLOCKS])
@@ -87,18 +78,18 @@ def test_untrained_messages(text: str) -> None:
     template = ChatTemplate(text)
     messages = talk("q", "a", "r", "b", "s", "c")
     last = DialogueCutter(template, ends=ENDS, turns="last")
-    assert trained(last.cut(Dialogue(messages))) == ["c<|im_end|>"]
+    assert last.cut(Dialogue(messages)).trained == ["c<|im_end|>"]
     cutter = DialogueCutter(template, ends=ENDS)
-    assert trained(cutter.cut(Dialogue(messages, 4))) == ["c<|im_end|>"]
+    assert cutter.cut(Dialogue(messages, 4)).trained == ["c<|im_end|>"]
     messages[1] = messages[1] | {"weight": 0}
     messages[5] = messages[5] | {"train": False}
-    assert trained(cutter.cut(Dialogue(messages))) == ["b<|im_end|>"]
-    assert trained(last.cut(Dialogue(messages))) == ["b<|im_end|>"]
+    assert cutter.cut(Dialogue(messages)).trained == ["b<|im_end|>"]
+    assert last.cut(Dialogue(messages)).trained == ["b<|im_end|>"]
 
 
 def test_other_roles_are_trained_with_their_headers() -> None:
     cutter = DialogueCutter(ChatTemplate(CHATML), trained_roles=["user", "assistant"], ends=ENDS)
-    assert trained(cutter.cut(Dialogue(talk("q", "a", "r")))) == [
+    assert cutter.cut(Dialogue(talk("q", "a", "r"))).trained == [
         "<|im_start|>user\nq<|im_end|>",
         "a<|im_end|>",
         "<|im_start|>user\nr<|im_end|>",
@@ -114,9 +105,9 @@ def test_the_two_ways_to_find_answers_agree(contents: list[str], ends: bool) -> 
     by_prefix = DialogueCutter(ChatTemplate(WITHOUT_BLOCKS), ends=known).cut(dialogue)
     if ends:
         assert by_blocks == by_prefix
-    assert trained(by_blocks) == [text + "<|im_end|>" for text in contents[1::2]]
+    assert by_blocks.trained == [text + "<|im_end|>" for text in contents[1::2]]
     whole = ChatTemplate(CHATML).render(dialogue.messages)
-    assert "".join(piece.text for piece in by_prefix) == whole
+    assert by_prefix.text == whole
 
 
 def test_answers_to_a_prompt() -> None:
@@ -124,36 +115,58 @@ def test_answers_to_a_prompt() -> None:
     dialogue = Dialogue(talk("q", "a", "r", "b"), 3)
     prompt, parts = cutter.cut_answer(dialogue)
     assert prompt == cutter.template.render(dialogue.messages[:3], add_generation_prompt=True)
-    assert parts == [MaskedText("b<|im_end|>", True)]
+    assert parts == MaskedText.whole("b<|im_end|>")
     plain = DialogueCutter(ChatTemplate(PLAIN))
-    assert plain.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [MaskedText("a", True)])
+    assert plain.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", MaskedText.whole("a"))
     # What the template puts between prompt and answer belongs to neither.
     text = "{% for m in messages %}{{ m.content }}{% if not loop.last %}:{% endif %}{% endfor %}"
     cutter = DialogueCutter(ChatTemplate(text + "{% if add_generation_prompt %}{% endif %}"))
-    assert cutter.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", [MaskedText(":a", True)])
+    assert cutter.cut_answer(Dialogue(talk("q", "a"), 1)) == ("q", MaskedText.whole(":a"))
 
 
 def test_several_messages_of_an_answer() -> None:
     cutter = DialogueCutter(ChatTemplate(CHATML), ends=ENDS)
     messages = [*talk("q", "call"), {"role": "tool", "content": "5"}, *talk("x", "five")[1:]]
     _, parts = cutter.cut_answer(Dialogue(messages, 1))
-    assert parts == [
-        MaskedText("call<|im_end|>", True),
-        MaskedText("\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>assistant\n", False),
-        MaskedText("five<|im_end|>", True),
-    ]
+    between = "\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>assistant\n"
+    assert parts.text == f"call<|im_end|>{between}five<|im_end|>"
+    assert parts.trained == ["call<|im_end|>", "five<|im_end|>"]
 
 
 def test_thoughts_that_the_template_drops() -> None:
     messages = talk("q", "hm|a", "r", "hm|b")
-    with pytest.raises(SourceError, match=r"must begin with that of its first 2 messages, with th"):
-        DialogueCutter(ChatTemplate(THOUGHTS)).cut(Dialogue(messages))
-    last = DialogueCutter(ChatTemplate(THOUGHTS), turns="last")
-    assert trained(last.cut(Dialogue(messages))) == ["hm|b</>"]
+    for turns in ("all", "last"):
+        cutter = DialogueCutter(ChatTemplate(THOUGHTS), turns=turns)
+        answers = ["a</>", "hm|b</>"] if turns == "all" else ["hm|b</>"]
+        assert cutter.cut(Dialogue(messages)).trained == answers
     # A template that asks for thoughts, and then leaves them out of the last message too.
     asks = THOUGHTS.replace("loop.last or ", "").replace("<assistant>{%", "<assistant>hm{%")
-    with pytest.raises(SourceError, match=r"of what asks for message 4, .* generation %} blocks$"):
-        DialogueCutter(ChatTemplate(asks), turns="last").cut(Dialogue(messages))
+    assert DialogueCutter(ChatTemplate(asks)).cut(Dialogue(messages)).trained == ["a</>", "b</>"]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "{% for m in messages %}{% if m.role == 'user' %}<{{ m.content }}>{% continue %}{% endif %}"
+        "[{{ m.content.split('|')[-1] if not loop.last else m.content }}]{% endfor %}",
+        "{% for m in messages[::-1] %}{% endfor %}{% set all = messages[:] %}"
+        "{% for m in all %}{% set m = m.content %}"
+        "{% if loop.index % 2 %}<{{ m }}>{% else %}["
+        "{{ m.split('|')[-1] if not loop.last else m }}]{% endif %}{% endfor %}",
+        "{% macro write(messages) %}{% for m in messages %}{% if m.role == 'user' %}"
+        "<{{ m.content }}>{% else %}["
+        "{{ m.content.split('|')[-1] if not loop.last else m.content }}]{% endif %}{% endfor %}"
+        "{% endmacro %}{{ write(messages) }}",
+    ],
+    ids=["continue", "assigned", "macro"],
+)
+def test_loops_of_templates(loop: str) -> None:
+    cutter = DialogueCutter(ChatTemplate(loop + "{% if add_generation_prompt %}[{% endif %}"))
+    messages = talk("q", "hm|a", "r", "hm|b")
+    assert cutter.cut(Dialogue(messages)).trained == ["a]", "hm|b]"]
+    # The same object twice is two messages.
+    again = Dialogue([messages[0], messages[1]] * 2)
+    assert cutter.cut(again).trained == ["a]", "hm|a]"]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +180,7 @@ def test_thoughts_that_the_template_drops() -> None:
             "weight of a message must be 0 or 1, got 0.1",
         ),
         (CHATML, Dialogue(talk("q", "a"), 2), "this one has ['user', 'assistant']"),
-        ("{{ messages[-1].content }}", Dialogue(talk("q", "a")), "of what asks for message 2, wit"),
+        ("{{ messages[-1].content }}", Dialogue(talk("q", "a")), "write message 2 of a dialogue "),
         (
             "{% generation %}{{ messages[-1].content }}{% endgeneration %}",
             Dialogue(talk("q", "a", "r", "b", train=False)),

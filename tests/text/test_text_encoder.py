@@ -1,10 +1,12 @@
 """Tokenizers of any kind give ids; those of files are pickled by their paths."""
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiktoken
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer
 
@@ -177,3 +179,44 @@ def test_tokens_that_a_tokenizer_adds(tmp_path: Path) -> None:
     assert TextEncoder(lambda text: [int(text)]).find_template() == ([], [])
     with pytest.raises(ConfigError, match="begin needs a beginning of documents, the tokenizer na"):
         TextEncoder(around).find_begin(True, "begin")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bytes with a blank", "metaspace", "tiktoken"])
+@pytest.mark.parametrize("follows", [False, True])
+def test_spans_do_not_change_the_ids(kind: str, follows: bool) -> None:
+    encoder = TextEncoder(make_encoding() if kind == "tiktoken" else train(kind))
+    text = "one two three\n\nfour two"
+    [whole] = encoder.encode_parts([text], [follows])
+    for start, stop in combinations(range(len(text) + 1), 2):
+        [(ids, mask)] = encoder.encode_spans([text], [follows], [[(start, stop)]])
+        assert ids.tolist() == whole.tolist()
+        assert mask.any()
+        if kind == "bytes":
+            places = train(kind).encode(text, add_special_tokens=False).offsets
+            assert mask.tolist() == [last > start and first < stop for first, last in places]
+    several = encoder.encode_spans(["a b", "", text], [follows] * 3, [[(0, 1), (2, 3)], [], []])
+    assert [mask.any() for _, mask in several] == [True, False, False]
+
+
+def test_a_token_across_a_border_is_inside() -> None:
+    encoder = TextEncoder(make_encoding())
+    [(ids, mask)] = encoder.encode_spans(["a\n\n\nb"], [False], [[(2, 4)]])
+    assert [ids.tolist(), mask.tolist()] == [[97, 256, 10, 98], [False, True, True, False]]
+    # All tokens of the bytes of a character.
+    [(ids, mask)] = encoder.encode_spans(["aéb"], [False], [[(1, 2)]])
+    assert [ids.tolist(), mask.tolist()] == [[97, 195, 169, 98], [False, True, True, False]]
+
+
+def test_without_offsets_a_text_is_encoded_in_pieces() -> None:
+    def count(text: str) -> list[int]:
+        return [len(text)] if text else []
+
+    found = TextEncoder(count).encode_spans(["abcde", "", "abc"], [False] * 3, [[(1, 3)], [], []])
+    assert [ids.tolist() for ids, _ in found] == [[1, 2, 2], [], [3]]
+    assert [mask.tolist() for _, mask in found] == [[False, True, False], [], [False]]
+
+
+def make_encoding() -> tiktoken.Encoding:
+    """Bytes, and two line feeds as one token."""
+    ranks = {bytes([number]): number for number in range(256)} | {b"\n\n": 256}
+    return tiktoken.Encoding("bytes", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={})

@@ -21,7 +21,7 @@ from zindex.io.system_errors import unwritable, writing
 _COPY_NBYTES = 8 << 20
 
 
-class Numbers(array[int]):
+class Numbers(array):  # type: ignore[type-arg]
     """Numbers in a tenth of the memory of a list, equal to a list of them as in Megatron Core."""
 
     def __eq__(self, other: object) -> bool:

@@ -7,7 +7,7 @@ private attributes. `zindex.text.template_limits` bounds their time and memory.
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from zindex.lazy import need
 from zindex.text.tokenizer_settings import DEFAULT, TokenizerSettings
 
 Message = Mapping[str, Any]
+Span = tuple[int, int]
 
 #: Built in: every message between ``<|im_start|>`` and ``<|im_end|>``.
 CHATML = (
@@ -108,7 +109,12 @@ class ChatTemplate:
         return self.text == PLAIN
 
     def render(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the text of a conversation.
 
@@ -120,6 +126,8 @@ class ChatTemplate:
             Tools that the assistant may call.
         add_generation_prompt
             Whether to end with the start of an answer.
+        variables
+            Variables of this conversation, which take precedence over the template's own.
 
         Raises
         ------
@@ -128,16 +136,20 @@ class ChatTemplate:
         ConfigError
             If the template violates the sandbox, or needs today's date.
         """
-        return self._render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        return self._render(self._template, messages, tools, add_generation_prompt, variables)
 
     def render_spans(
-        self, messages: Sequence[Message], *, tools: Any = None
-    ) -> tuple[str, list[tuple[int, int]]]:
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> tuple[str, list[Span]]:
         """Return the text of a conversation, and the spans of its ``{% generation %}`` blocks.
 
         Parameters
         ----------
-        messages, tools
+        messages, tools, variables
             As for ``render``.
 
         Returns
@@ -152,12 +164,11 @@ class ChatTemplate:
         SourceError, ConfigError
             As ``render``; also if the template modifies rendered blocks.
         """
-        text = self.render(messages, tools=tools)
-        unused = (mark for mark in map(chr, chain(*_MARKERS)) if mark not in text)
-        start, stop = next(unused), next(unused)
+        text = self.render(messages, tools=tools, variables=variables)
+        start, stop = unused_characters(text)
         names = self._template.environment.zindex_mark_names
         marks = dict(zip(names, (start, stop), strict=True))
-        marked = self._render(messages, tools=tools, add_generation_prompt=False, **marks)
+        marked = self._render(self._template, messages, tools, False, variables, marks)
         pieces, spans, place = [], list[tuple[int, int]](), 0
         for number, piece in enumerate(marked.split(start)):
             inside, _, outside = piece.partition(stop) if number else ("", "", piece)
@@ -172,16 +183,75 @@ class ChatTemplate:
             )
         return text, spans
 
-    def _render(self, messages: Sequence[Message], *, tools: Any, **given: Any) -> str:
+    def render_messages(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> tuple[str, dict[int, Span]]:
+        """Return the text of a conversation, and the span that the template writes per message.
+
+        Parameters
+        ----------
+        messages, tools, add_generation_prompt, variables
+            As for ``render``.
+
+        Returns
+        -------
+        text
+            The text, as returned by ``render``.
+        spans
+            First character and end of what a loop over messages writes for each of them, by its
+            number. A message is missing if no such loop writes it, or several do.
+
+        Raises
+        ------
+        SourceError, ConfigError
+            As ``render``; also if the template modifies what its loops write.
+        """
+        from zindex.text.message_spans import MARK, Marks
+
+        given = tools, add_generation_prompt, variables
+        own = [dict(message) for message in messages]  # the same object may occur twice
+        text = self._render(self._template, own, *given)
+        marks = Marks(own, *unused_characters(text))
+        found, spans = marks.read(self._render(self._marked, own, *given, {MARK: marks}))
+        if found != text:
+            raise ConfigError(
+                "a chat template must write what its loops over messages write as it is, this one "
+                "trims or counts it; use one with {% generation %} blocks"
+            )
+        return text, spans
+
+    @cached_property
+    def _marked(self) -> Any:
+        """The template with marks in its loops."""
+        from zindex.text.message_spans import LoopMarker
+
+        environment = self._template.environment
+        return environment.from_string(LoopMarker().visit(environment.parse(self.text)))
+
+    def _render(
+        self,
+        template: Any,
+        messages: Sequence[Message],
+        tools: Any,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any] | None = None,
+        marks: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return the rendered text of a conversation."""
         import jinja2
 
         from zindex.text.template_limits import within_limits
 
-        known = {"tools": tools, "documents": None, **self.special_tokens, **self.variables}
+        values = {"tools": tools, "documents": None, **self.special_tokens, **self.variables}
+        values |= {**(variables or {}), "messages": messages, **(marks or {})}
+        values["add_generation_prompt"] = add_generation_prompt
         try:
-            values = known | {"messages": messages} | given
-            text = str(within_limits(self._template.render, values))
+            text = str(within_limits(template.render, values))
         except ConfigError:
             raise
         except jinja2.exceptions.SecurityError as error:
@@ -199,6 +269,12 @@ class ChatTemplate:
             raise SourceError(_explain(error, messages)) from error
         _check_calls(text, messages)
         return text
+
+
+def unused_characters(text: str) -> tuple[str, str]:
+    """Return two characters that a text does not have."""
+    unused = (mark for mark in map(chr, chain(*_MARKERS)) if mark not in text)
+    return next(unused), next(unused)
 
 
 def _check_calls(text: str, messages: Sequence[Message]) -> None:

@@ -6,7 +6,7 @@ README of this folder lists every difference.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from zindex.errors import SourceError, check_choice
@@ -63,6 +63,8 @@ class Dialogue:
     num_prompt: int = 0
     #: Tools that the assistant may call, as the record has them.
     tools: Any = None
+    #: Variables of the template for this conversation.
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,35 +1,45 @@
-"""Split the text of a conversation into trained and untrained parts.
+"""Find the characters of a conversation's text that are trained."""
 
-Parts are tokenised separately, so that no token is partly trained, and a prompt has the same tokens
-as in inference.
-"""
-
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Literal, get_args
 
 from zindex.errors import ConfigError, SourceError, check_choice
-from zindex.text.chat_template import ChatTemplate
+from zindex.text.chat_template import ChatTemplate, Span, unused_characters
 from zindex.text.conversations import Dialogue, Message
 
 Turns = Literal["all", "last"]
-Span = tuple[int, int]
 
 _ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedText:
-    """A part of a text that is tokenised separately."""
+    """A text, some characters of which are targets of the loss."""
 
     text: str
-    #: Whether its tokens are targets of the loss.
-    trained: bool
+    #: Start and end of each trained part, in order.
+    spans: tuple[Span, ...] = ()
+
+    @classmethod
+    def whole(cls, text: str) -> "MaskedText":
+        """Return a text that is trained from start to end."""
+        return cls(text, ((0, len(text)),))
+
+    @property
+    def trained(self) -> list[str]:
+        """The trained parts."""
+        return [self.text[start:stop] for start, stop in self.spans]
+
+    def after(self, start: int) -> "MaskedText":
+        """Return the rest from a character on."""
+        rest = ((max(0, first - start), stop - start) for first, stop in self.spans if stop > start)
+        return MaskedText(self.text[start:], tuple(rest))
 
 
 class DialogueCutter:
-    """Splits conversations into trained and untrained parts.
+    """Finds the trained parts of conversations.
 
     Parameters
     ----------
@@ -52,7 +62,10 @@ class DialogueCutter:
     -----
     A message with a false ``train`` or a ``weight`` of 0 is not trained. If the template has ``{%
     generation %}`` blocks, the assistant is trained on these. Otherwise a message is trained on
-    what it adds to its prompt: the text of all earlier messages and the start of an answer.
+    what it adds to its prompt: the text of all earlier messages and the start of an answer. Some
+    templates write earlier messages differently once others follow, such as without their thoughts:
+    such a message is trained on what the loop of the template writes for it in the whole text,
+    without the start of an answer.
     """
 
     def __init__(
@@ -87,10 +100,15 @@ class DialogueCutter:
 
     def _begin(self, dialogue: Dialogue, num_messages: int, **asked: bool) -> str:
         """Return the text of the first messages of a conversation."""
-        return self.template.render(dialogue.messages[:num_messages], tools=dialogue.tools, **asked)
+        return self.template.render(
+            dialogue.messages[:num_messages],
+            tools=dialogue.tools,
+            variables=dialogue.variables,
+            **asked,
+        )
 
-    def cut(self, dialogue: Dialogue) -> list[MaskedText]:
-        """Return the text of a conversation in parts, which join to ``text``.
+    def cut(self, dialogue: Dialogue) -> MaskedText:
+        """Return the text of a conversation, as of ``text``, with its trained parts.
 
         Raises
         ------
@@ -107,28 +125,36 @@ class DialogueCutter:
             text, spans = self._find_blocks(dialogue, trained)
         else:
             text, spans = self._find_added(dialogue, trained)
-        return _split(text, spans)
+        place = 0
+        for start, stop in spans:
+            if start < place:
+                raise SourceError(
+                    "what is trained must be in the order of the messages, got characters up to "
+                    f"{place} before those from {start} on; the chat template writes messages in "
+                    "another order"
+                )
+            place = stop
+        return MaskedText(text, tuple(span for span in spans if span[0] < span[1]))
 
-    def cut_answer(self, dialogue: Dialogue) -> tuple[str, list[MaskedText]]:
-        """Return the prompt's text, and the parts of the answer up to its last word.
+    def cut_answer(self, dialogue: Dialogue) -> tuple[str, MaskedText]:
+        """Return the prompt's text, and the answer up to its last word.
 
         Raises
         ------
         SourceError
             As ``cut``; also if the text of the conversation does not start with that of its prompt.
         """
-        prompt, parts = self.prompt(dialogue), self.cut(dialogue)
-        rest: list[MaskedText] = []
-        left = len(prompt)
-        if not "".join(part.text for part in parts).startswith(prompt):
-            raise SourceError(self._no_prefix("its prompt"))
-        for part in parts:
-            if left < len(part.text):
-                rest.append(MaskedText(part.text[left:], part.trained))
-            left = max(0, left - len(part.text))
-        if rest and not rest[-1].trained and not rest[-1].text.strip():
-            rest.pop()
-        return prompt, rest
+        prompt, whole = self.prompt(dialogue), self.cut(dialogue)
+        if not whole.text.startswith(prompt):
+            raise SourceError(
+                "the text of a dialogue must begin with that of its prompt, with this chat "
+                "template it does not; use another one"
+            )
+        answer = whole.after(len(prompt))
+        stop = max((stop for _, stop in answer.spans), default=0)
+        if not answer.text[stop:].strip():
+            answer = MaskedText(answer.text[:stop], answer.spans)
+        return prompt, answer
 
     def trains_end(self, dialogue: Dialogue) -> bool:
         """Return whether the last message, and the end after it, is trained; it may be empty."""
@@ -148,7 +174,9 @@ class DialogueCutter:
 
     def _find_blocks(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
         """Return the text of a conversation, and the spans of the template's generation blocks."""
-        text, spans = self.template.render_spans(dialogue.messages, tools=dialogue.tools)
+        text, spans = self.template.render_spans(
+            dialogue.messages, tools=dialogue.tools, variables=dialogue.variables
+        )
         answers = [i for i, item in enumerate(dialogue.messages) if item["role"] == _ASSISTANT]
         if answers == trained:
             return text, spans
@@ -163,21 +191,70 @@ class DialogueCutter:
 
     def _find_added(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
         """Return the text of a conversation, and the span that each trained message adds to it."""
-        messages = dialogue.messages
         text = self.text(dialogue)
+        written: dict[int, Span] | None = None
         spans = []
         for number in trained:
-            asks = messages[number]["role"] == _ASSISTANT
-            before = self._begin(dialogue, number, add_generation_prompt=asks) if number else ""
-            is_last = number + 1 == len(messages)
-            until = text if is_last else self._begin(dialogue, number + 1)
-            if not text.startswith(before):
-                raise SourceError(self._no_prefix(f"what asks for message {number + 1}"))
-            stop = self._find_stop(until, text)
-            if stop < len(before):
-                raise SourceError(self._no_prefix(f"its first {number + 1} messages"))
-            spans.append((len(before), stop))
+            span = self._find_one(dialogue, number, text)
+            if span is None:
+                written = self._render_messages(dialogue)[1] if written is None else written
+                span = self._align(dialogue, number, text, written)
+            spans.append(span)
         return text, spans
+
+    def _find_one(self, dialogue: Dialogue, number: int, text: str) -> Span | None:
+        """Return what a message adds to its prompt; None if the whole text has it otherwise."""
+        asks = dialogue.messages[number]["role"] == _ASSISTANT
+        before = self._begin(dialogue, number, add_generation_prompt=asks) if number else ""
+        if not text.startswith(before):
+            return None
+        is_last = number + 1 == len(dialogue.messages)
+        stop = self._find_stop(text if is_last else self._begin(dialogue, number + 1), text)
+        return (len(before), stop) if stop >= len(before) else None
+
+    def _align(
+        self, dialogue: Dialogue, number: int, text: str, written: Mapping[int, Span]
+    ) -> Span:
+        """Return what the template's loop writes for a message, without what asks for it."""
+        if number not in written:
+            raise SourceError(
+                f"a chat template must write message {number + 1} of a dialogue after what asks "
+                "for it, or in a loop over the messages, with this one the message cannot be found "
+                "in the text; use one with {% generation %} blocks"
+            )
+        start, stop = written[number]
+        if dialogue.messages[number]["role"] == _ASSISTANT and start < stop:
+            start += self._measure_header(dialogue, number, text[:start], text[start:stop])
+        if number + 1 == len(dialogue.messages):
+            stop = len(text)
+        return start, max(start, self._without_blank(text[:stop]))
+
+    def _measure_header(self, dialogue: Dialogue, number: int, before: str, own: str) -> int:
+        """Return the characters of a message's text that ask for it."""
+        messages = dialogue.messages
+        asked, written = self._render_messages(
+            replace(dialogue, messages=messages[:number]), add_generation_prompt=True
+        )
+        opening = asked[max((stop for _, stop in written.values()), default=0) :]
+        if own.startswith(opening):
+            return len(opening)
+        if before.endswith(opening):
+            return 0
+        # The start of an answer may go on with that of its thoughts, which this message lacks.
+        mark = unused_characters(before + own)[0]
+        changed = [*messages[:number], {**messages[number], "content": mark}]
+        text, written = self._render_messages(
+            replace(dialogue, messages=[*changed, *messages[number + 1 :]])
+        )
+        header = text[slice(*written.get(number, (0, 0)))].partition(mark)[0]
+        shared = zip(opening, header, own, strict=False)
+        return sum(1 for _ in takewhile(lambda both: len(set(both)) == 1, shared))
+
+    def _render_messages(self, dialogue: Dialogue, **asked: bool) -> tuple[str, dict[int, Span]]:
+        """Return the text of a conversation, and what the template's loop writes per message."""
+        return self.template.render_messages(
+            dialogue.messages, tools=dialogue.tools, variables=dialogue.variables, **asked
+        )
 
     def _find_stop(self, until: str, text: str) -> int:
         """Return the end of the last message of ``until`` in the whole text; -1 if not found.
@@ -191,17 +268,12 @@ class DialogueCutter:
             if not ends:
                 return -1
             until = shorter[: -max(map(len, ends))]
-        stripped = until.rstrip()
-        return len(stripped) if stripped.endswith(self.ends) else len(until)
+        return self._without_blank(until)
 
-    def _no_prefix(self, what: str) -> str:
-        """Return the error message for a text that cannot be split."""
-        other = ", or train on the last message alone with turns='last' (--turns last)"
-        text = (
-            f"the text of a dialogue must begin with that of {what}, with this chat template it "
-            "does not; use one with {% generation %} blocks"
-        )
-        return text if self.turns == "last" else text + other
+    def _without_blank(self, text: str) -> int:
+        """Return the length of a text without white space after a token that ends it."""
+        stripped = text.rstrip()
+        return len(stripped) if stripped.endswith(self.ends) else len(text)
 
 
 def _weight_of(message: Message) -> Any:
@@ -213,19 +285,3 @@ def _weight_of(message: Message) -> Any:
             "floats under loss_mask, and convert such records"
         )
     return weight
-
-
-def _split(text: str, spans: Sequence[Span]) -> list[MaskedText]:
-    """Split a text at spans, which are trained."""
-    edges = [0, *(edge for span in spans for edge in span), len(text)]
-    parts = []
-    for number, (start, stop) in enumerate(pairwise(edges)):
-        if start > stop:
-            raise SourceError(
-                f"what is trained must be in the order of the messages, got characters up to "
-                f"{start} before those from {stop} on; the chat template writes messages in "
-                "another order"
-            )
-        if start < stop:
-            parts.append(MaskedText(text[start:stop], number % 2 == 1))
-    return parts

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice, pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from zindex.arrays import Int64Array
+from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError
 from zindex.io.local import local_path
 from zindex.text import tokenizer_settings
@@ -23,6 +24,9 @@ from zindex.text.tokenizers.wrapped import wrap_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+T = TypeVar("T")
+Span = tuple[int, int]
 
 #: A path, an object with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
@@ -40,6 +44,8 @@ _END_NAMES = ("eod", "eos_token_id", "eos_id", "eod_id")
 _FIND_NAMES = ("token_to_id", "convert_tokens_to_ids")
 # A private-use character, which no tokenizer has learned to merge with the following text.
 _LEAD = "\ue000"
+# What it adds to the id and to the offsets of a token after it.
+_MOVED = np.array([0, 1, 1])
 
 
 class TextEncoder:
@@ -114,17 +120,21 @@ class TextEncoder:
             If the tokenizer returns anything but integers, or one of its patterns fails or does not
             terminate.
         """
+        return self._within_limits(texts, partial(self._encode, texts, special_tokens))
+
+    def _within_limits(self, texts: Sequence[str], encode: Callable[[], T]) -> T:
+        """Return the result of a function that encodes texts; an error if it does not terminate."""
         if self.path is None and not isinstance(self.tokenizer, TextTokenizer):
-            return self._encode(texts, special_tokens)
+            return encode()
         # Native code cannot be interrupted, but it releases the GIL.
         nbytes = sum(map(len, texts))
         seconds = MAX_SECONDS + nbytes / _MIN_BANDWIDTH
-        answer: Future[list[Int64Array]] = Future()
+        answer: Future[T] = Future()
         cause: BaseException
         try:
             if nbytes < _MIN_WATCHED:
-                return self._encode(texts, special_tokens)
-            work = partial(self._answer, answer, texts, special_tokens)
+                return encode()
+            work = partial(_answer, answer, encode)
             threading.Thread(target=work, name="zindex-tokenizer", daemon=True).start()
             return answer.result(seconds)
         except TimeoutError as error:
@@ -137,13 +147,6 @@ class TextEncoder:
             f"the tokenizer {self.path or self.tokenizer!r} must encode {nbytes:,} characters "
             f"{reason}; take another tokenizer"
         ) from cause
-
-    def _answer(self, answer: "Future[list[Int64Array]]", *given: Any) -> None:
-        """Set the result of `_encode`."""
-        try:
-            answer.set_result(self._encode(*given))
-        except BaseException as error:
-            answer.set_exception(error)
 
     def _encode(self, texts: Sequence[str], special_tokens: bool) -> list[Int64Array]:
         """Return the ids of each text."""
@@ -176,22 +179,103 @@ class TextEncoder:
         ids show that, parts within a text are encoded after another character, whose ids are
         removed again.
         """
+        return self._encode_parts(texts, within, partial(self.encode, special_tokens=False))
+
+    def _encode_parts(
+        self,
+        texts: Sequence[str],
+        within: Sequence[bool],
+        encode: Callable[[Sequence[str]], list[Int64Array]],
+    ) -> list[Int64Array]:
+        """Return what a function gives for parts: their ids, or columns with their offsets too."""
         lead = self._lead
         if lead is None:
-            return self.encode(texts, special_tokens=False)
+            return encode(texts)
         marked = [_LEAD * inside + text for text, inside in zip(texts, within, strict=True)]
-        found = self.encode(marked, special_tokens=False)
+        found = encode(marked)
         # A lead that was merged with the following text cannot be removed.
         merged = [
             number
             for number, inside in enumerate(within)
-            if inside and not np.array_equal(found[number][: len(lead)], lead)
+            if inside and not np.array_equal(_ids_of(found[number][: len(lead)]), lead)
         ]
-        plain = self.encode([texts[number] for number in merged], special_tokens=False)
-        ids = [x[len(lead) :] if inside else x for x, inside in zip(found, within, strict=True)]
+        plain = encode([texts[number] for number in merged])
+        ids = [
+            x[len(lead) :] - (_MOVED if x.ndim == 2 else 0) if inside else x
+            for x, inside in zip(found, within, strict=True)
+        ]
         for number, alone in zip(merged, plain, strict=True):
             ids[number] = alone
         return ids
+
+    def encode_spans(
+        self, texts: Sequence[str], within: Sequence[bool], spans: Sequence[Sequence[Span]]
+    ) -> list[tuple[Int64Array, BoolArray]]:
+        """Return the ids of parts of texts, and which of them have a character in a span.
+
+        Parameters
+        ----------
+        texts, within
+            As for ``encode_parts``.
+        spans
+            Starts and ends of characters of each text, in order; none of them is empty.
+
+        Notes
+        -----
+        A text is encoded as a whole, so that its ids do not depend on the spans, and a token across
+        the border of a span counts as inside, as in transformers'
+        ``return_assistant_tokens_mask``. Only if the tokenizer does not tell the offsets of its
+        tokens, a text is encoded in pieces, cut at the borders.
+        """
+        pieces = list[list[tuple[str, bool, bool]]]()
+        for text, follows, inside in zip(texts, within, spans, strict=True):
+            edges = [0, *chain.from_iterable(inside), len(text)]
+            cuts = [(*pair, number % 2 == 1) for number, pair in enumerate(pairwise(edges))]
+            kept = [cut for cut in cuts if cut[0] < cut[1]] or [(0, 0, False)]
+            pieces.append([(text[x:y], follows or x > 0, flag) for x, y, flag in kept])
+        found = dict[int, tuple[Int64Array, BoolArray]]()
+        cut = [number for number, parts in enumerate(pieces) if len(parts) > 1]
+        if cut and self._has_offsets:
+            chosen = [texts[i] for i in cut], [within[i] for i in cut]
+            tables = self._encode_parts(*chosen, self._encode_offsets)
+            for number, table in zip(cut, tables, strict=True):
+                found[number] = table[:, 0], _find_overlap(table, spans[number])
+        left = [number for number in range(len(texts)) if number not in found]
+        parts = [part for number in left for part in pieces[number]]
+        ids = iter(self.encode_parts([part[0] for part in parts], [part[1] for part in parts]))
+        for number in left:
+            own = [*islice(ids, len(pieces[number]))]
+            flags = [part[2] for part in pieces[number]]
+            found[number] = np.concatenate(own), np.repeat(flags, [len(x) for x in own])
+        return [found[number] for number in range(len(texts))]
+
+    @cached_property
+    def _has_offsets(self) -> bool:
+        """Whether the tokenizer tells where its tokens are in a text."""
+        try:
+            self._encode_offsets(["a"])
+        except (AttributeError, NotImplementedError):
+            return False
+        return True
+
+    def _encode_offsets(self, texts: Sequence[str]) -> list[Int64Array]:
+        """Return the tokens of texts: shape (tokens, 3), each with its id, start and end."""
+        rust = getattr(self.tokenizer, "tokenizer", self.tokenizer)
+        if hasattr(rust, "encode_batch_fast"):
+            encode = partial(rust.encode_batch, texts, add_special_tokens=False)
+            found = self._within_limits(texts, encode)
+            return [
+                np.column_stack((self._take_ids(x), np.array(x.offsets, np.int64).reshape(-1, 2)))
+                for x in found
+            ]
+        tables = []
+        for text, ids in zip(texts, self.encode(texts, special_tokens=False), strict=True):
+            starts = np.array(self.tokenizer.offsets(ids.tolist(), text), np.int64)
+            # Tokens of the bytes of one character start at the same one.
+            places = np.unique(starts)
+            stops = np.append(places[1:], len(text))[np.searchsorted(places, starts)]
+            tables.append(np.column_stack((ids, starts, stops)))
+        return tables
 
     @cached_property
     def _lead(self) -> Int64Array | None:
@@ -331,6 +415,28 @@ class TextEncoder:
         if number < size or number >= _MAX_ID or not hasattr(self.tokenizer, "id_to_token"):
             return number < size
         return self.tokenizer.id_to_token(int(number)) is not None
+
+
+def _ids_of(found: Int64Array) -> Int64Array:
+    """Return the ids of tokens with or without offsets."""
+    return found if found.ndim == 1 else found[:, 0]
+
+
+def _find_overlap(table: Int64Array, spans: Sequence[Span]) -> BoolArray:
+    """Return which tokens have a character in a span; both are in order."""
+    mask = np.zeros(len(table), np.bool_)
+    for start, stop in spans:
+        first = np.searchsorted(table[:, 2], start, side="right")
+        mask[first : np.searchsorted(table[:, 1], stop)] = True
+    return mask
+
+
+def _answer(answer: Future[T], function: Callable[[], T]) -> None:
+    """Set the result of a function."""
+    try:
+        answer.set_result(function())
+    except BaseException as error:
+        answer.set_exception(error)
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -24,6 +24,8 @@ PositionIds = Literal["doc_reset", "none"]
 SpecialInText = Literal["parse", "refuse"]
 
 _TOKEN_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+# How masks are made: changes with the tokens or masks of any text.
+_MASKS = "whole texts"
 #: Placeholder of a required id that the tokenizer does not define.
 UNKNOWN_ID = -1
 
@@ -97,10 +99,10 @@ class _Sequence:
     trains_end: bool = True
 
     @property
-    def keys(self) -> Iterator[tuple[str, bool]]:
-        """The text of each part, and whether it follows other text."""
+    def keys(self) -> Iterator[tuple[MaskedText, bool]]:
+        """Each part, and whether it follows other text."""
         for number, part in enumerate(self.parts):
-            yield part.text, self.is_answer or number > 0
+            yield part, self.is_answer or number > 0
 
 
 # A record before its texts are tokenised: its object, its sequences, and the rewards of a group.
@@ -173,7 +175,7 @@ class TokenRecords(EncodedFiles):
         template = None if self.template is None else self.template.identity()
         cutting = {} if self.cutter is None else self.cutter.identity()
         own = settings | {"chat_template": template} | self.parser.identity() | cutting
-        return super().identity() | own
+        return super().identity() | own | {"masks": _MASKS}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -191,7 +193,7 @@ class TokenRecords(EncodedFiles):
 
     def _draft(self, sample: Sample) -> tuple[_Draft, Sequence[str]]:
         sequences, rewards = self._cut(sample)
-        texts = [text for sequence in sequences for text, _ in sequence.keys]
+        texts = [part.text for sequence in sequences for part in sequence.parts]
         return (sample, sequences, rewards), texts
 
     def _cut(self, sample: Sample) -> tuple[list[_Sequence], Sequence[float]]:
@@ -208,19 +210,20 @@ class TokenRecords(EncodedFiles):
         if text is not None:
             if self._special is not None:
                 self._special.check(text)
-            return [_Sequence([MaskedText(text, True)], *self._document_ends())], ()
+            return [_Sequence([MaskedText.whole(text)], *self._document_ends())], ()
         [dialogue] = self._check([self.parser.read_dialogue(sample)])
         cutter = self._need_cutter()
-        parts = [MaskedText(cutter.text(dialogue), True)] if kind == "seq" else cutter.cut(dialogue)
-        return [self._sequence(parts, dialogue)], ()
+        if kind == "seq":
+            return [self._sequence([MaskedText.whole(cutter.text(dialogue))], dialogue)], ()
+        return [self._sequence([cutter.cut(dialogue)], dialogue)], ()
 
     def _cut_answers(self, dialogues: Sequence[Dialogue]) -> list[_Sequence]:
         """Return the prompt that conversations share, and the answer of each."""
         answers = [self._need_cutter().cut_answer(item) for item in self._check(dialogues)]
-        asked = _Sequence([MaskedText(answers[0][0], False)], self._ends()[0])
+        asked = _Sequence([MaskedText(answers[0][0])], self._ends()[0])
         answered = [
-            replace(self._sequence(parts, dialogue), begin_id=None, is_answer=True)
-            for (_, parts), dialogue in zip(answers, dialogues, strict=True)
+            replace(self._sequence([answer], dialogue), begin_id=None, is_answer=True)
+            for (_, answer), dialogue in zip(answers, dialogues, strict=True)
         ]
         return [asked, *answered]
 
@@ -264,12 +267,19 @@ class TokenRecords(EncodedFiles):
     def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
         # Equal parts are tokenised once.
         known = (sequence.keys for _, sequences, _ in batch for sequence in sequences)
-        keys = dict.fromkeys(chain.from_iterable(known))
-        found = self.encoder.encode_parts([key[0] for key in keys], [key[1] for key in keys])
+        keys = list(dict.fromkeys(chain.from_iterable(known)))
+        parts = [part for part, _ in keys]
+        found = self.encoder.encode_spans(
+            [part.text for part in parts],
+            [follows for _, follows in keys],
+            [part.spans for part in parts],
+        )
         dtype = self.settings.token_dtype
-        ids = {key: fit_ids(part, dtype) for key, part in zip(keys, found, strict=True)}
+        encoded = {
+            key: (fit_ids(ids, dtype), mask) for key, (ids, mask) in zip(keys, found, strict=True)
+        }
         for sample, sequences, rewards in batch:
-            pairs = [self._join(sequence, ids) for sequence in sequences]
+            pairs = [self._join(sequence, encoded) for sequence in sequences]
             cut = self._cut_lengths(sample, [len(mask) for _, mask in pairs])
             if cut.lost and self.settings.limits.on_long == "drop":
                 self.num_dropped += 1
@@ -309,7 +319,9 @@ class TokenRecords(EncodedFiles):
         return cut
 
     def _join(
-        self, sequence: _Sequence, ids: Mapping[tuple[str, bool], AnyArray]
+        self,
+        sequence: _Sequence,
+        encoded: Mapping[tuple[MaskedText, bool], tuple[AnyArray, BoolArray]],
     ) -> tuple[AnyArray, BoolArray]:
         """Return the ids and the mask of a whole sequence."""
         dtype = self.settings.token_dtype
@@ -317,9 +329,10 @@ class TokenRecords(EncodedFiles):
             fit_ids(np.array([] if number is None else [number], np.int64), dtype)
             for number in (sequence.begin_id, sequence.end_id)
         )
-        found = [begin, *(ids[key] for key in sequence.keys), end]
-        flags = [False, *(part.trained for part in sequence.parts), sequence.trains_end]
-        return np.concatenate(found), np.repeat(flags, [len(part) for part in found])
+        parts = [encoded[key] for key in sequence.keys]
+        found = np.concatenate([begin, *(ids for ids, _ in parts), end])
+        ends = np.zeros(len(begin), np.bool_), np.full(len(end), sequence.trains_end)
+        return found, np.concatenate([ends[0], *(mask for _, mask in parts), ends[1]])
 
     def _make(
         self, pairs: Sequence[tuple[AnyArray, BoolArray]], rewards: Sequence[float]

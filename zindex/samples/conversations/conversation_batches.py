@@ -71,16 +71,10 @@ class ChatTokens:
             template rejects it.
         """
         dialogue = self._parser.read_dialogue({"messages": messages})
-        parts = [part for part in self._cutter.cut(dialogue) if part.text]
-        for part in parts:
-            check_unicode(part.text)
-        within = [number > 0 for number in range(len(parts))]
-        found = self._encoder.encode_parts([part.text for part in parts], within)
-        targets = [
-            ids if part.trained else np.full_like(ids, IGNORE_INDEX)
-            for part, ids in zip(parts, found, strict=True)
-        ]
-        return Encoded(np.concatenate(found), np.concatenate(targets))
+        masked = self._cutter.cut(dialogue)
+        check_unicode(masked.text)
+        [(ids, is_trained)] = self._encoder.encode_spans([masked.text], [False], [masked.spans])
+        return Encoded(ids, np.where(is_trained, ids, IGNORE_INDEX))
 
 
 class PadIds(NamedTuple):
