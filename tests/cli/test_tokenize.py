@@ -42,6 +42,8 @@ def test_tokens_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
         "num_files": 1,
         "num_skipped": 0,
         "num_untrained": 0,
+        "num_unread": {},
+        "num_decoded": {},
         "num_values": {"sequence": 5},
     }
 

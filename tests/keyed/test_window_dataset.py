@@ -49,6 +49,23 @@ def load(folder: Path, window_size: int, *args: Any, kind: str = "sft", **option
     return DatasetFactory.load(kind, folder, window_size, *args, **options)
 
 
+@pytest.mark.parametrize("shift", [0, 5])
+def test_replaced_positions_are_said(
+    tmp_path: Path, shift: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    documents = [np.arange(5), np.arange(4)]
+    values = {"sequence": documents, "loss_mask": [item > 0 for item in documents]}
+    positions = {"position_ids": [item + shift for item in documents]}
+    write_bin(tmp_path, values | positions, record_keys=["sequence", "loss_mask", "position_ids"])
+    for documents_setting, count in (("ignore", 0), ("mark", 1), ("pack", 1)):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            load(tmp_path, 4, documents=documents_setting)
+        found = [item for item in caplog.records if "replaces the stored" in item.getMessage()]
+        assert [item.levelname for item in found] == ["WARNING" if shift else "INFO"] * count
+        assert all(f"documents={documents_setting!r}" in item.getMessage() for item in found)
+
+
 def test_d6_samples_of_seq(folder: Path) -> None:
     dataset = load(folder, 4, kind="seq")
     sample = dataset[-1]

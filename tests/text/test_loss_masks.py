@@ -155,8 +155,8 @@ def test_thoughts_that_the_template_drops() -> None:
         "{{ m.split('|')[-1] if not loop.last else m }}]{% endif %}{% endfor %}",
         "{% macro write(messages) %}{% for m in messages %}{% if m.role == 'user' %}"
         "<{{ m.content }}>{% else %}["
-        "{{ m.content.split('|')[-1] if not loop.last else m.content }}]{% endif %}{% endfor %}"
-        "{% endmacro %}{{ write(messages) }}",
+        "{{ m.content.split('|')[-1] if not loop.last else m.content }}]{% endif %}"
+        "{% endfor %}{% endmacro %}{{ write(messages) }}",
     ],
     ids=["continue", "assigned", "macro"],
 )

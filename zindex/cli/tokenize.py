@@ -14,7 +14,7 @@ _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
 _RECORD_NAMES = (
     *("roles", "chat_template", "template_variables", "date", "train_on", "turns", "max_length"),
     *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "position_ids"),
-    *("special_in_text", "chunk_nbytes", "shard_nbytes"),
+    *("special_in_text", "unread_fields", "chunk_nbytes", "shard_nbytes"),
 )
 
 
@@ -126,6 +126,11 @@ _token_options = options.join(
         "--special-in-text",
         ["parse", "refuse"],
         "Whether special tokens in text become tokens or count as damage.",
+    ),
+    options.first_choice(
+        "--unread-fields",
+        ["report", "refuse"],
+        "Whether records with fields that nothing reads are counted or count as damage.",
     ),
 )
 _tokenizer_options = options.join(
@@ -246,7 +251,8 @@ def _make_store(
             f"{report.num_records:,} records for {train_type}; nothing was written"
             f"{options.describe_skipped(report.num_skipped)}\n{lines}"
         )
-    from zindex.ingest.keyed.tokenize import tokenize
+    from zindex.ingest.keyed.tokenize import count_notes, tokenize
+    from zindex.text.token_records import DECODED, UNREAD
 
     store = tokenize(source, target, train_type, **settings)
     counts = {item["name"]: item["num_values"] for item in store.spec["fields"]}
@@ -255,6 +261,8 @@ def _make_store(
         "train_type": train_type,
         "num_untrained": store.attributes.get("num_untrained", 0),
         **{name: store.attributes[name] for name in _COSTS if name in store.attributes},
+        "num_unread": count_notes(store, UNREAD),
+        "num_decoded": count_notes(store, DECODED),
         "num_values": {name: count for name, count in counts.items() if name != "__key__"},
     }
     values = ", ".join(f"{count:,} in {name}" for name, count in facts["num_values"].items())

@@ -53,7 +53,7 @@ class WindowDataset(BaseDataset):
         document. ``"mark"``: as ``"ignore"``, with ``position_ids`` that restart at 0 in each
         document, ``document_ids``, the number of the document within the sample, and no target in
         another document than its input. ``"pack"``: whole documents packed into samples by best
-        fit, marked likewise.
+        fit, marked likewise. These positions replace stored ones, which a log record says.
     tail
         How to treat targets after the last full window of the stream, or of a document; see
         `zindex.plan.tail.Tail`: ``"drop_last"`` (or ``"drop"``), ``"pad"`` with inputs of
@@ -188,6 +188,8 @@ class WindowDataset(BaseDataset):
             self._bounds = _document_bounds(store, self.train_type.keys[0])
             if self._bounds[-1] > length:  # another key is shorter, with strict=False
                 self._bounds = np.minimum(self._bounds, length)
+            if self._has_bounds and _POSITIONS in [item.key for item in self.outputs_of(store)]:
+                _report_replaced(store, self.documents, int(self._bounds[:2].max()))
         bounds = self._bounds if self.documents in ("respect", "pack") else stream
         starts, stops = bounds[:-1], bounds[1:]
         chosen = self._choose_records(len(starts))
@@ -311,6 +313,20 @@ class WindowDataset(BaseDataset):
             lengths = lengths - (spans.lengths <= width)
         starts = spans.starts + skipped
         return CopySpans(starts, starts + lengths, spans.rows * width + first)
+
+
+def _report_replaced(store: KeyedStore, documents: Documents, stop: int) -> None:
+    """Say that stored positions are replaced: a warning if those of the first document differ."""
+    stored = store.fetch(0, stop, _POSITIONS).numpy()
+    is_same = np.array_equal(stored, np.arange(stop))
+    logger.log(
+        logging.INFO if is_same else logging.WARNING,
+        "%s: documents=%r replaces the stored position_ids by positions that restart at 0 in each "
+        "document; those of the first document are %s",
+        store.path,
+        documents,
+        "the same" if is_same else "others",
+    )
 
 
 @lru_cache(8)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from zindex.errors import SourceError, check_choice
+from zindex.text.record_json import noun_of, parse_json, read_keys
 
 Record = Mapping[str, Any]
 Message = dict[str, Any]
@@ -38,6 +39,15 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "input": CONTEXTS,
     "output": ANSWERS,
     **{name: (name,) for name in ("system", "tools", "chosen", "rejected", "responses", "rewards")},
+    "chat_template_kwargs": ("chat_template_kwargs",),
+}
+#: Parts that each type of training reads.
+_SHARED = ("prompt", "input", "system", "tools", "chat_template_kwargs")
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "seq": ("text", "messages", "completion", *_SHARED),
+    "sft": ("text", "messages", "completion", *_SHARED),
+    "dpo": ("chosen", "rejected", *_SHARED),
+    "grpo": ("responses", "rewards", *_SHARED),
 }
 # Two names of one part, of which users may rename either.
 _SYNONYMS = {"prompt": ("instruction", "prompt"), "completion": ("completion", "output")}
@@ -50,6 +60,8 @@ ROLES: Mapping[str, str] = {
 }
 #: Speakers that Megatron does not know; it treats every unknown speaker as a user.
 UNKNOWN_TO_MEGATRON = ("bot",)
+# Variables of templates that records cannot set.
+_RESERVED = ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize")
 # The largest float32. NaN fails the comparison too.
 _MAX_REWARD = 3.4028234663852886e38
 
@@ -128,11 +140,11 @@ class ConversationParser:
         SourceError
             If it has none, or a damaged one. The caller adds the location of the record.
         """
-        tools = self._find(record, "tools", list)
+        options = self._read_options(record)
         messages = self._find(record, "messages", list)
         if messages is not None:
             system = [] if _begins_with_system(messages) else self._read_system(record)
-            return Dialogue([*system, *self._check(messages)], tools=tools)
+            return Dialogue([*system, *self._check(messages)], **options)
         prompt = self._read_question(record)
         completion = self._find(record, "completion", (str, list, dict))
         if not prompt and completion is None:
@@ -144,7 +156,7 @@ class ConversationParser:
         self._need(record, "prompt", prompt or None, "a prompt")
         answer = self._answer(self._need(record, "completion", completion, "an answer"))
         prompt = self._read_system(record) + prompt
-        return Dialogue([*prompt, *answer], len(prompt), tools)
+        return Dialogue([*prompt, *answer], len(prompt), **options)
 
     def read_pair(self, record: Record) -> tuple[Dialogue, Dialogue]:
         """Return the chosen and the rejected conversation, which start with the same prompt.
@@ -175,8 +187,8 @@ class ConversationParser:
             chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
         if not _begins_with_system(prompt):
             prompt = self._read_system(record) + prompt
-        tools = self._find(record, "tools", list)
-        one, other = (Dialogue([*prompt, *x], len(prompt), tools) for x in (chosen, rejected))
+        options = self._read_options(record)
+        one, other = (Dialogue([*prompt, *x], len(prompt), **options) for x in (chosen, rejected))
         return one, other
 
     def read_group(self, record: Record) -> Group:
@@ -204,9 +216,36 @@ class ConversationParser:
                 raise SourceError(
                     f"a reward must be a finite number that fits float32, got {reward!r}"
                 )
-        tools = self._find(record, "tools", list)
-        answers = [Dialogue([*prompt, *self._answer(one)], len(prompt), tools) for one in responses]
+        options = self._read_options(record)
+        answers = [
+            Dialogue([*prompt, *self._answer(one)], len(prompt), **options) for one in responses
+        ]
         return Group(answers, [float(reward) for reward in rewards])
+
+    def find_unread(self, record: Record, train_type: str) -> list[str]:
+        """Return the non-empty fields of a record that a type of training does not read."""
+        read = {field for part in PARTS[train_type] for field in self._fields(part)}
+        return [
+            name
+            for name, value in record.items()
+            if name not in read and not name.startswith("__") and value not in (None, "", [], {})
+        ]
+
+    def _read_options(self, record: Record) -> dict[str, Any]:
+        """Return the tools of a conversation, and its variables of the template."""
+        tools = self._find(record, "tools", (list, str))
+        tools = parse_json(tools, "tools", list)
+        if tools is not None:
+            tools = [parse_json(tool, "a tool", dict) for tool in tools]
+        variables = self._find(record, "chat_template_kwargs", (dict, str))
+        variables = parse_json(variables, "chat_template_kwargs", dict) or {}
+        for name in _RESERVED:
+            if name in variables:
+                raise SourceError(
+                    f"chat_template_kwargs must hold variables of the chat template, got {name!r}, "
+                    "which zindex sets; leave it out"
+                )
+        return {"tools": tools, "variables": variables}
 
     def _fields(self, name: str) -> tuple[str, ...]:
         """Return the fields of a part: the user's own, or those of `COLUMNS`."""
@@ -237,7 +276,7 @@ class ConversationParser:
         value = record[filled[0]]
         if not isinstance(value, kinds):
             raise SourceError(
-                f"field {filled[0]!r} must hold {_nouns(kinds)} as {name}, it holds "
+                f"field {filled[0]!r} must hold {noun_of(kinds)} as {name}, it holds "
                 f"{type(value).__name__}; say what the fields are with columns (--column)"
             )
         return value
@@ -307,7 +346,7 @@ class ConversationParser:
             raise SourceError(
                 f"a message must be an object with role and content, got {type(message).__name__}"
             )
-        rest = dict(message)
+        rest = read_keys(message)
         role, speaker = rest.pop("role", None), rest.pop("from", None)
         content = rest.pop("content", rest.pop("value", None))
         name = role or speaker
@@ -455,9 +494,3 @@ def _names(record: Record) -> str:
     names = sorted(name for name in record if not name.startswith("__"))[:8]
     empty = {name: " (empty or null)" for name in names if record[name] in (None, "")}
     return f"[{', '.join(repr(name) + empty.get(name, '') for name in names)}]"
-
-
-def _nouns(kinds: Any) -> str:
-    """Return types in JSON's terms."""
-    nouns = {str: "a text", list: "a list", dict: "an object"}
-    return " or ".join(nouns[kind] for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))

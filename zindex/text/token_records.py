@@ -16,14 +16,20 @@ from zindex.text.conversations import ConversationParser, Dialogue
 from zindex.text.encoded_files import EncodedFiles, Sample, fit_ids
 from zindex.text.length_limits import Cut, LengthLimits, LengthReport
 from zindex.text.loss_masks import DialogueCutter, MaskedText
+from zindex.text.record_json import find_json_texts
 from zindex.text.text_checks import SpecialTexts
 from zindex.text.text_encoder import TextEncoder
 
 TrainType = Literal["seq", "sft", "dpo", "grpo"]
 PositionIds = Literal["doc_reset", "none"]
 SpecialInText = Literal["parse", "refuse"]
+UnreadFields = Literal["report", "refuse"]
 
 _TOKEN_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+#: Prefixes of attributes that count records: with a JSON text that was decoded, with a field that
+#: nothing reads.
+DECODED, UNREAD = "num_decoded.", "num_unread."
+_MAX_NOTES = 64
 # How masks are made: changes with the tokens or masks of any text.
 _MASKS = "whole texts"
 #: Placeholder of a required id that the tokenizer does not define.
@@ -45,6 +51,8 @@ class TokenSettings:
     end_id: int | None = None
     #: Whether special tokens written in a text become special tokens, or are rejected.
     special_in_text: SpecialInText = "parse"
+    #: Whether records with fields that nothing reads are counted, or rejected.
+    unread_fields: UnreadFields = "report"
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -165,6 +173,9 @@ class TokenRecords(EncodedFiles):
         self.num_truncated = self.num_dropped = self.num_cut_tokens = 0
         #: Receives the length of every record, if set.
         self.report: LengthReport | None = None
+        # Records by the name of what was normalised or not read. It is replaced, never modified:
+        # the copies of other threads share it.
+        self._notes: Mapping[str, int] = {}
         self._special = SpecialTexts(special) if settings.special_in_text == "refuse" else None
 
     def identity(self) -> dict[str, Any]:
@@ -189,9 +200,29 @@ class TokenRecords(EncodedFiles):
             }
         if self.settings.train_type == "seq":
             del counts["num_untrained"]
-        return counts
+        return {**counts, **self._notes}
+
+    def _note(self, sample: Sample) -> None:
+        """Count what is decoded of a record, and its fields that nothing reads.
+
+        Raises
+        ------
+        SourceError
+            If there are such fields and they are rejected.
+        """
+        unread = self.parser.find_unread(sample, self.settings.train_type)
+        if unread and self.settings.unread_fields == "refuse":
+            raise SourceError(
+                "an object must have no fields that nothing reads with unread_fields='refuse' "
+                f"(--unread-fields refuse), this one has {', '.join(map(repr, unread))}"
+            )
+        names = [f"{DECODED}{name}" for name in find_json_texts(sample)]
+        for name in [*names, *(f"{UNREAD}{name}" for name in unread)]:
+            if name in self._notes or len(self._notes) < _MAX_NOTES:
+                self._notes = {**self._notes, name: self._notes.get(name, 0) + 1}
 
     def _draft(self, sample: Sample) -> tuple[_Draft, Sequence[str]]:
+        self._note(sample)
         sequences, rewards = self._cut(sample)
         texts = [part.text for sequence in sequences for part in sequence.parts]
         return (sample, sequences, rewards), texts
@@ -231,7 +262,7 @@ class TokenRecords(EncodedFiles):
         """Return conversations; raise for special tokens in their texts if so configured."""
         if self._special is not None:
             for dialogue in dialogues:
-                self._special.check([*dialogue.messages, dialogue.tools])
+                self._special.check([*dialogue.messages, dialogue.tools, dialogue.variables])
         return dialogues
 
     def _sequence(self, parts: Sequence[MaskedText], dialogue: Dialogue) -> _Sequence:

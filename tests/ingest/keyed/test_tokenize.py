@@ -15,7 +15,7 @@ from tests.text.small_tokenizer import make_tokenizer, read_ids, save_tokenizer
 from tests.trees import all_files
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.execution.executor import SerialExecutor
-from zindex.ingest.keyed.tokenize import describe_tokens, tokenize
+from zindex.ingest.keyed.tokenize import count_notes, describe_tokens, tokenize
 from zindex.ingest.records import partitions
 from zindex.ingest.records import read_partitions as reading
 from zindex.ingest.records.import_records import import_records
@@ -24,6 +24,7 @@ from zindex.store.layout import ChunkGrid
 from zindex.store.record_reader import RecordReader
 from zindex.store.verify import verify_store
 from zindex.text.chat_template import CHATML
+from zindex.text.token_records import DECODED, UNREAD
 
 SERIAL = SerialExecutor()
 SMALL = ChunkGrid(chunk_length=64, shard_length=256)
@@ -180,6 +181,50 @@ def test_records_that_teach_nothing_are_told(
     store = tokenize(source, folder / "3", "sft", client=SERIAL, **settings)
     assert store.attributes["num_untrained"] == 0
     assert "trained" not in caplog.text
+
+
+def test_what_is_not_read_is_reported(
+    folder: Path, client: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "PARTITION_NBYTES", 1)
+    rows = [
+        {"prompt": "q", "completion": "a", "tools": "[]", "chat_template_kwargs": {}}
+        | ({"score": 1} if i % 2 else {"score": None, "id": str(i)})
+        for i in range(30)
+    ]
+    source = write_jsonl(folder / "in.jsonl", rows)
+    settings: Any = {"tokenizer": folder / "tokenizer", "part_nbytes": 200}
+    for name, where in (("1", SERIAL), ("2", client), ("2", client)):
+        caplog.clear()
+        store = tokenize(source, folder / name, "sft", client=where, **settings)
+        assert count_notes(store, UNREAD) == {"id": 15, "score": 15}
+        assert count_notes(store, DECODED) == {"tools": 30}
+        [line] = [x for x in caplog.messages if "fields that nothing read" in x]
+        assert "id in 15 records, score in 15 records; name what they are with columns" in line
+    settings |= {"unread_fields": "refuse", "client": SERIAL}
+    with pytest.raises(SourceError, match=r"--unread-fields refuse\), this one has 'id', in reco"):
+        tokenize(source, folder / "3", "sft", **settings)
+    store = tokenize(source, folder / "3", "sft", on_damage="skip", **settings)
+    assert store.attributes["num_skipped"] == 30
+
+
+def test_variables_of_a_record_reach_the_template(folder: Path) -> None:
+    rows = [
+        {"prompt": "q", "completion": "a", "chat_template_kwargs": {"mood": "good"}},
+        {"prompt": "q", "completion": "a"},
+    ]
+    source = write_jsonl(folder / "in.jsonl", rows)
+    template = "{{ mood }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    store = tokenize(
+        source,
+        folder / "s",
+        "sft",
+        tokenizer=folder / "tokenizer",
+        chat_template=template,
+        template_variables={"mood": "bad"},
+        client=SERIAL,
+    )
+    assert [read_ids(record["sequence"]) for record in read_all(store)] == ["goodqa", "badqa"]
 
 
 def test_readers_can_ask_how_tokens_were_made(folder: Path) -> None:

@@ -15,7 +15,7 @@ from zindex.text.conversations import ConversationParser
 from zindex.text.length_limits import Keep, LengthLimits, LengthReport, OnLong
 from zindex.text.loss_masks import Turns
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
-from zindex.text.token_records import PositionIds, SpecialInText, TrainType
+from zindex.text.token_records import PositionIds, SpecialInText, TrainType, UnreadFields
 from zindex.text.tokenizer_settings import TokenizerSettings
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ def open_token_records(
     position_ids: PositionIds = "doc_reset",
     token_dtype: str = "int32",
     special_in_text: SpecialInText = "parse",
+    unread_fields: UnreadFields = "report",
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
 ) -> token_records.TokenRecords:
@@ -62,6 +63,7 @@ def open_token_records(
         begin_id=encoder.find_begin(prepend_bod, "prepend_bod (--prepend-bod)"),
         end_id=_find_end(encoder, known, append_eod),
         special_in_text=special_in_text,
+        unread_fields=unread_fields,
     )
     if template is not None and not template.is_plain:
         _check_ends(train_type, append_eod, prepend_bod)

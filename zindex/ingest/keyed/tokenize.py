@@ -20,7 +20,14 @@ from zindex.store.tokenizer_note import read_note
 from zindex.text.length_limits import Keep, OnLong
 from zindex.text.loss_masks import Turns
 from zindex.text.text_encoder import TokenizerLike
-from zindex.text.token_records import PositionIds, SpecialInText, TrainType
+from zindex.text.token_records import (
+    DECODED,
+    UNREAD,
+    PositionIds,
+    SpecialInText,
+    TrainType,
+    UnreadFields,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +56,7 @@ def tokenize(
     position_ids: PositionIds = "doc_reset",
     token_dtype: str = "int32",
     special_in_text: SpecialInText = "parse",
+    unread_fields: UnreadFields = "report",
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
     keep_tokenizer: bool = True,
@@ -123,6 +131,10 @@ def tokenize(
         ``"parse"``: special tokens in the text of a user become special tokens, as in transformers'
         ``apply_chat_template``. ``"refuse"``: a message or document that contains one counts as
         damage.
+    unread_fields
+        ``"report"``: records with a field that nothing reads are counted by field in attributes
+        ``num_unread.FIELD``, and reported in a warning. ``"refuse"``: such a record counts as
+        damage.
     keep_tokenizer
         Whether the store also keeps the files of the tokenizer, or only its identity, its number of
         ids and the digest of its vocabulary.
@@ -174,6 +186,7 @@ def tokenize(
         position_ids=position_ids,
         token_dtype=token_dtype,
         special_in_text=special_in_text,
+        unread_fields=unread_fields,
         part_nbytes=part_nbytes,
         on_damage=on_damage,
     )
@@ -193,6 +206,7 @@ def tokenize(
         progress=progress,
     )
     _warn_untrained(store)
+    _warn_unread(store)
     return store
 
 
@@ -207,6 +221,29 @@ def _warn_untrained(store: Store) -> None:
             f"{count:,}",
             f"{store.spec['num_records']:,}",
         )
+
+
+def _warn_unread(store: Store) -> None:
+    """Report fields that nothing read, and what was decoded of JSON texts."""
+    for prefix, write, text in (
+        (
+            UNREAD,
+            logger.warning,
+            "fields that nothing read: %s; name what they are with columns (--column), or refuse "
+            "such records with unread_fields='refuse' (--unread-fields refuse)",
+        ),
+        (DECODED, logger.info, "decoded JSON texts: %s"),
+    ):
+        found = count_notes(store, prefix)
+        if found:
+            listed = ", ".join(f"{name} in {count:,} records" for name, count in found.items())
+            write(f"%s: {text}", store.root, listed)
+
+
+def count_notes(store: Store, prefix: str) -> dict[str, int]:
+    """Return the counts of records of a store whose attributes have a prefix, by the rest."""
+    found = sorted(store.attributes.items())
+    return {name.removeprefix(prefix): x for name, x in found if name.startswith(prefix)}
 
 
 def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:

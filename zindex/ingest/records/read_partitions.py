@@ -182,7 +182,7 @@ def read_partition(
         tuple(writer.streams),
         num_skipped,
         tuple(sorted(writer.names - _OWN_NAMES)),
-        tuple((name, count - counts[name]) for name, count in sorted(_counts(source).items())),
+        tuple((name, x - counts.get(name, 0)) for name, x in sorted(_counts(source).items())),
     )
     write_note(root, partition.name, result.to_json())
     return result
