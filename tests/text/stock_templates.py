@@ -153,6 +153,8 @@ def make_dialogues(count: int, seed: int = 24) -> list[dict[str, Any]]:
                 call = {"name": "get_weather", "arguments": {"town": text(2)}}
                 call = {"id": "call00001", "type": "function", "function": call}
                 messages.append(answer(tool_calls=[call]))
+                if draw.random() < 0.3:
+                    messages[-1]["content"] = None
                 result = json.dumps({"weather": text(2)})
                 known = {"tool_call_id": "call00001", "name": "get_weather"}
                 messages.append({"role": "tool", "content": result, **known})

@@ -190,8 +190,8 @@ class ChatTemplate:
         tools: Any = None,
         add_generation_prompt: bool = False,
         variables: Mapping[str, Any] | None = None,
-    ) -> tuple[str, dict[int, Span]]:
-        """Return the text of a conversation, and the span that the template writes per message.
+    ) -> tuple[str, dict[int, list[Span]]]:
+        """Return the text of a conversation, and the spans that the template writes per message.
 
         Parameters
         ----------
@@ -203,21 +203,22 @@ class ChatTemplate:
         text
             The text, as returned by ``render``.
         spans
-            First character and end of what a loop over messages writes for each of them, by its
-            number. A message is missing if no such loop writes it, or several do.
+            First characters and ends of what a loop over messages writes for each of them, by its
+            number; several if it writes others in between. A message is missing if no loop writes
+            it, or several do.
 
         Raises
         ------
         SourceError, ConfigError
             As ``render``; also if the template modifies what its loops write.
         """
-        from zindex.text.message_spans import MARK, Marks
+        from zindex.text.message_spans import Marks
 
         given = tools, add_generation_prompt, variables
         own = [dict(message) for message in messages]  # the same object may occur twice
         text = self._render(self._template, own, *given)
         marks = Marks(own, *unused_characters(text))
-        found, spans = marks.read(self._render(self._marked, own, *given, {MARK: marks}))
+        found, spans = marks.read(self._render(self._marked, own, *given, marks.variables))
         if found != text:
             raise ConfigError(
                 "a chat template must write what its loops over messages write as it is, this one "

@@ -192,14 +192,15 @@ class DialogueCutter:
     def _find_added(self, dialogue: Dialogue, trained: Sequence[int]) -> tuple[str, list[Span]]:
         """Return the text of a conversation, and the span that each trained message adds to it."""
         text = self.text(dialogue)
-        written: dict[int, Span] | None = None
-        spans = []
+        written: dict[int, list[Span]] | None = None
+        spans = list[Span]()
         for number in trained:
             span = self._find_one(dialogue, number, text)
-            if span is None:
-                written = self._render_messages(dialogue)[1] if written is None else written
-                span = self._align(dialogue, number, text, written)
-            spans.append(span)
+            if span is not None:
+                spans.append(span)
+                continue
+            written = self._render_messages(dialogue)[1] if written is None else written
+            spans += self._align(dialogue, number, text, written)
         return text, spans
 
     def _find_one(self, dialogue: Dialogue, number: int, text: str) -> Span | None:
@@ -213,8 +214,8 @@ class DialogueCutter:
         return (len(before), stop) if stop >= len(before) else None
 
     def _align(
-        self, dialogue: Dialogue, number: int, text: str, written: Mapping[int, Span]
-    ) -> Span:
+        self, dialogue: Dialogue, number: int, text: str, written: Mapping[int, Sequence[Span]]
+    ) -> list[Span]:
         """Return what the template's loop writes for a message, without what asks for it."""
         if number not in written:
             raise SourceError(
@@ -222,12 +223,16 @@ class DialogueCutter:
                 "for it, or in a loop over the messages, with this one the message cannot be found "
                 "in the text; use one with {% generation %} blocks"
             )
-        start, stop = written[number]
-        if dialogue.messages[number]["role"] == _ASSISTANT and start < stop:
+        spans = [*written[number]]
+        if not spans:
+            return []
+        start, stop = spans[0][0], spans[-1][1]
+        if dialogue.messages[number]["role"] == _ASSISTANT:
             start += self._measure_header(dialogue, number, text[:start], text[start:stop])
         if number + 1 == len(dialogue.messages):
             stop = len(text)
-        return start, max(start, self._without_blank(text[:stop]))
+        spans[-1] = spans[-1][0], self._without_blank(text[:stop])
+        return [(max(start, first), last) for first, last in spans if last > start]
 
     def _measure_header(self, dialogue: Dialogue, number: int, before: str, own: str) -> int:
         """Return the characters of a message's text that ask for it."""
@@ -235,7 +240,8 @@ class DialogueCutter:
         asked, written = self._render_messages(
             replace(dialogue, messages=messages[:number]), add_generation_prompt=True
         )
-        opening = asked[max((stop for _, stop in written.values()), default=0) :]
+        ends = (stop for spans in written.values() for _, stop in spans)
+        opening = asked[max(ends, default=0) :]
         if own.startswith(opening):
             return len(opening)
         if before.endswith(opening):
@@ -246,11 +252,14 @@ class DialogueCutter:
         text, written = self._render_messages(
             replace(dialogue, messages=[*changed, *messages[number + 1 :]])
         )
-        header = text[slice(*written.get(number, (0, 0)))].partition(mark)[0]
+        first = next(iter(written.get(number, ())), (0, 0))
+        header = text[slice(*first)].partition(mark)[0]
         shared = zip(opening, header, own, strict=False)
         return sum(1 for _ in takewhile(lambda both: len(set(both)) == 1, shared))
 
-    def _render_messages(self, dialogue: Dialogue, **asked: bool) -> tuple[str, dict[int, Span]]:
+    def _render_messages(
+        self, dialogue: Dialogue, **asked: bool
+    ) -> tuple[str, dict[int, list[Span]]]:
         """Return the text of a conversation, and what the template's loop writes per message."""
         return self.template.render_messages(
             dialogue.messages, tools=dialogue.tools, variables=dialogue.variables, **asked

@@ -1,7 +1,7 @@
 """Find what a chat template writes for each message, by marks in its loops over messages.
 
-The template is compiled a second time, with a mark before and after each pass of a loop whose
-variable is a message. Removing the marks must give the text without them.
+The template is compiled a second time, with marks where the passes of its loops start and end.
+Removing the marks must give the text without them.
 """
 
 import re
@@ -16,45 +16,89 @@ from zindex.errors import ConfigError
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 
-#: Variable of the function that writes marks.
-MARK = "zindex_mark"
+#: Variables of the functions that mark the start and the end of what is written for a message, and
+#: that choose it.
+START, STOP, CHOOSE = "zindex_start", "zindex_stop", "zindex_choose"
 _MESSAGE = "zindex_message"
 
 
 class LoopMarker(NodeTransformer):
-    """Adds marks to the loops of a parsed template."""
+    """Adds marks to the loops of a parsed template.
+
+    A pass of a loop writes the message that is the loop's variable. If that is not a message, such
+    as a number, it is the first message that the pass assigns to a variable.
+    """
+
+    def __init__(self) -> None:
+        self._is_pass = False
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         """Mark the start and the end of each pass."""
-        self.generic_visit(node)
-        if isinstance(node.target, nodes.Name):
-            # The template may assign another value to the variable of its loop.
-            line = node.lineno
-            kept = nodes.Assign(
-                nodes.Name(_MESSAGE, "store", lineno=line),
-                nodes.Name(node.target.name, "load", lineno=line),
-                lineno=line,
-            )
-            node.body = [kept, _mark(line, True), *node.body, _mark(line, False)]
+        self._visit_within(node, is_pass=True)
+        name = node.target.name if isinstance(node.target, nodes.Name) else None
+        # The template may assign another value to the variable of its loop.
+        before = [_assign(nodes.Const(None)), *([] if name is None else _begin(name))]
+        added = [item.set_lineno(node.lineno) for item in (*before, _write(STOP))]
+        node.body = [*added[:-1], *node.body, added[-1]]
         return node
+
+    def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:  # noqa: N802
+        """Mark the start of a message that a pass assigns."""
+        if not self._is_pass or not isinstance(node.target, nodes.Name):
+            return [node]
+        return [node, *(item.set_lineno(node.lineno) for item in _begin(node.target.name))]
 
     def visit_Continue(self, node: nodes.Continue) -> list[nodes.Node]:  # noqa: N802
         """Mark the end of a pass that ends early."""
-        return [_mark(node.lineno, False), node]
+        return [_write(STOP).set_lineno(node.lineno), node]
 
     def visit_Break(self, node: nodes.Break) -> list[nodes.Node]:  # noqa: N802
         """Mark the end of the last pass."""
-        return [_mark(node.lineno, False), node]
+        return [_write(STOP).set_lineno(node.lineno), node]
+
+    def generic_visit(self, node: nodes.Node, *given: Any, **named: Any) -> nodes.Node:
+        """Visit the nodes within another one; what a block assigns may be local to it."""
+        if isinstance(node, _LOCAL):
+            self._visit_within(node, is_pass=False)
+            return node
+        return super().generic_visit(node, *given, **named)
+
+    def _visit_within(self, node: nodes.Node, *, is_pass: bool) -> None:
+        before, self._is_pass = self._is_pass, is_pass
+        super().generic_visit(node)
+        self._is_pass = before
 
 
-def _mark(line: int, is_start: bool) -> nodes.Node:
+# Blocks with variables of their own.
+_LOCAL = (
+    nodes.AssignBlock,
+    nodes.CallBlock,
+    nodes.FilterBlock,
+    nodes.Macro,
+    nodes.Scope,
+    nodes.With,
+)
+
+
+def _begin(name: str) -> list[nodes.Node]:
+    """Return the nodes that begin the message of a variable, if it is the first of the pass."""
+    return [_write(START, name), _assign(_call(CHOOSE, name))]
+
+
+def _assign(value: nodes.Expr) -> nodes.Node:
+    """Return the node that sets the message of a pass."""
+    return nodes.Assign(nodes.Name(_MESSAGE, "store"), value)
+
+
+def _write(function: str, *names: str) -> nodes.Node:
     """Return the node that writes a mark."""
-    given: list[nodes.Expr] = [
-        nodes.Name(_MESSAGE, "load", lineno=line),
-        nodes.Const(is_start, lineno=line),
-    ]
-    function = nodes.Name(MARK, "load", lineno=line)
-    return nodes.Output([nodes.Call(function, given, [], None, None, lineno=line)], lineno=line)
+    return nodes.Output([_call(function, *names)])
+
+
+def _call(function: str, *names: str) -> nodes.Call:
+    """Return the call of a function with the message of a pass and further variables."""
+    given: list[nodes.Expr] = [nodes.Name(name, "load") for name in (_MESSAGE, *names)]
+    return nodes.Call(nodes.Name(function, "load"), given, [], None, None)
 
 
 class Marks:
@@ -72,42 +116,63 @@ class Marks:
         self._numbers = {id(message): number for number, message in enumerate(messages)}
         self._start, self._stop = start, stop
 
-    def __call__(self, value: Any, is_start: bool) -> str:
-        """Return the mark of a loop's value; empty if it is not a message."""
-        number = self._numbers.get(id(value))
-        mark = self._start if is_start else self._stop
-        return "" if number is None else f"{mark}{number}{mark}"
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The functions that the marked template calls, by name."""
+        return {START: self._write_start, STOP: self._write_stop, CHOOSE: self._choose}
 
-    def read(self, marked: str) -> tuple[str, dict[int, Span]]:
-        """Return a text without its marks, and the span of each message that it has once.
+    def _write_start(self, known: Any, value: Any) -> str:
+        """Return the mark that begins a message, if the pass has none."""
+        chosen = self._choose(known, value)
+        is_new = chosen is value and chosen is not known
+        return f"{self._start}{self._numbers[id(value)]}{self._start}" if is_new else ""
+
+    def _write_stop(self, known: Any) -> str:
+        """Return the mark that ends the message of a pass, if it has one."""
+        return "" if known is None else f"{self._stop}{self._numbers[id(known)]}{self._stop}"
+
+    def _choose(self, known: Any, value: Any) -> Any:
+        """Return the message of a pass: the first that it has."""
+        return value if known is None and id(value) in self._numbers else known
+
+    def read(self, marked: str) -> tuple[str, dict[int, list[Span]]]:
+        """Return a text without its marks, and the spans of each message that one pass writes.
 
         Raises
         ------
         ConfigError
             If the template changed the marks.
+
+        Notes
+        -----
+        A message has several spans if others are written within its own.
         """
         pieces, place = list[str](), 0
-        found: dict[int, list[Span]] = {}
-        opened = list[tuple[int, int]]()
+        found: dict[int, list[list[Span]]] = {}
+        opened = list[tuple[int, list[Span]]]()
         for piece, mark, number in self._split(marked):
             pieces.append(piece)
+            if opened and piece:
+                opened[-1][1].append((place, place + len(piece)))
             place += len(piece)
             if mark == self._start:
-                opened.append((number, place))
+                opened.append((number, []))
+            elif mark and opened and opened[-1][0] == number:
+                found.setdefault(number, []).append(opened.pop()[1])
             elif mark:
-                if not opened or opened[-1][0] != number:
-                    raise ConfigError(
-                        "a chat template must write what its loops over messages write as it is, "
-                        "this one cuts or repeats it; use one with {% generation %} blocks"
-                    )
-                found.setdefault(number, []).append((opened.pop()[1], place))
+                opened.append((-1, []))  # nothing ends it
+        if opened:
+            raise ConfigError(
+                "a chat template must write what its loops over messages write as it is, this one "
+                "cuts or repeats it; use one with {% generation %} blocks"
+            )
         text = "".join(pieces)
         spans = {}
         for number, passes in found.items():
             # Other loops only look at the messages.
-            written = [span for span in passes if text[slice(*span)].strip()] or passes[:1]
-            if len(written) == 1:
-                spans[number] = written[0]
+            written = [x for x in passes if any(text[slice(*span)].strip() for span in x)]
+            if len(written or passes[:1]) == 1:
+                spans[number] = (written or passes)[0]
         return text, spans
 
     def _split(self, marked: str) -> Iterator[tuple[str, str, int]]:
