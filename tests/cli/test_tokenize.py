@@ -179,3 +179,21 @@ def test_options_of_the_other_kind_are_refused(tokenizer: Path, tmp_path: Path) 
         assert said in fail(*arguments, *option)
     line = fail(source, tmp_path / "s", "--for", "seq")
     assert "--tokenizer must be given, got none; give its path" in line
+
+
+def test_a_comparison_writes_nothing(tokenizer: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": "b"}]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    arguments = (source, tmp_path / "s", "--for", "sft", "--tokenizer", tokenizer, "--check")
+    last = succeed(*arguments, "--chat-template", "chatml").splitlines()[-1]
+    assert last == (
+        "2 conversations compared with transformers: text and ids of 2 are equal, with 2 masks; "
+        "both refuse 0; 0 differ"
+    )
+    assert not (tmp_path / "s").exists()
+    write_jsonl(source, [*rows, {"prompt": "q"}])
+    done = commands.invoke("tokenize", *arguments, "--chat-template", "chatml", "--json")
+    assert done.exit_code == 1
+    facts = json.loads(done.stdout)
+    assert [item["what"] for item in facts["differences"]] == ["refused"]
+    assert "--check must be left out" in fail(*arguments[:2], "--for", "pretrain", *arguments[4:])

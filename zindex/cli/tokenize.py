@@ -13,9 +13,12 @@ from zindex.errors import ConfigError
 _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
 _RECORD_NAMES = (
     *("roles", "chat_template", "template_variables", "date", "train_on", "turns", "max_length"),
-    *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "position_ids"),
+    *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "check", "position_ids"),
     *("special_in_text", "unread_fields", "chunk_nbytes", "shard_nbytes"),
 )
+
+# Options of writing alone.
+_STORE_NAMES = ("keep_tokenizer", "restart", "grid", "client", "num_processes", "progress")
 
 
 def _parse_token(text: str, flag: str) -> bool | int | str:
@@ -177,6 +180,10 @@ _work_options = options.join(
     options.value("--part-nbytes", type=click.IntRange(1), help="Bytes per task."),
     options.damage("damaged records", "the command"),
     options.restart("Remove unfinished output at TARGET"),
+    options.flag(
+        "--check",
+        "Write nothing: compare the conversations with apply_chat_template of transformers.",
+    ),
     options.record_store,
 )
 
@@ -210,7 +217,7 @@ def tokenize_command(
     tokenizer_options: dict[str, Any],
     columns: tuple[str, ...],
     **settings: Any,
-) -> tuple[dict[str, Any], str]:
+) -> tuple[Any, ...]:
     """Tokenise text or conversations.
 
     SOURCE is a jsonl or Parquet file, a text file with one document, a folder or a brace pattern,
@@ -229,28 +236,30 @@ def tokenize_command(
     source = options.one_or_all(sources)
     if is_corpus:
         return _make_corpus(source, target, column=_text_column(columns), **settings)
-    pairs = options.parse_pairs(columns, "--column", "prompt=question")
-    return _make_store(source, target, train_type, columns=pairs, **settings)
+    settings["columns"] = options.parse_pairs(columns, "--column", "prompt=question")
+    is_checked, is_measured = settings.pop("check"), settings.pop("dry_run")
+    if is_checked or is_measured:
+        settings = {name: value for name, value in settings.items() if name not in _STORE_NAMES}
+        return (_check if is_checked else _measure)(source, train_type, **settings)
+    return _make_store(source, target, train_type, **settings)
 
 
-# Settings of writing alone.
-_WRITING = ("keep_tokenizer", "restart", "grid", "client", "num_processes", "progress")
+def _measure(source: Any, train_type: Any, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Return the lengths of records, which are not written, and what limits cost."""
+    from zindex.ingest.keyed.open_token_records import measure_lengths
+
+    report = measure_lengths(source, train_type, **settings)
+    lines = "\n".join(report.to_lines())
+    return report.to_json(), (
+        f"{report.num_records:,} records for {train_type}; nothing was written"
+        f"{options.describe_skipped(report.num_skipped)}\n{lines}"
+    )
 
 
 def _make_store(
-    source: Any, target: str, train_type: Any, *, dry_run: bool = False, **settings: Any
+    source: Any, target: str, train_type: Any, **settings: Any
 ) -> tuple[dict[str, Any], str]:
     """Write a keyed store and return its summary."""
-    if dry_run:
-        from zindex.ingest.keyed.open_token_records import measure_lengths
-
-        read = {name: value for name, value in settings.items() if name not in _WRITING}
-        report = measure_lengths(source, train_type, **read)
-        lines = "\n".join(report.to_lines())
-        return report.to_json(), (
-            f"{report.num_records:,} records for {train_type}; nothing was written"
-            f"{options.describe_skipped(report.num_skipped)}\n{lines}"
-        )
     from zindex.ingest.keyed.tokenize import count_notes, tokenize
     from zindex.text.token_records import DECODED, UNREAD
 
@@ -283,6 +292,25 @@ def _describe_costs(facts: dict[str, Any]) -> str:
     parts = [f"{truncated:,} records lost {tokens:,} tokens to limits"] if truncated else []
     parts += [f"{dropped:,} longer records were left out"] if dropped else []
     return "".join(f"; {part}" for part in parts)
+
+
+def _check(source: Any, train_type: Any, **settings: Any) -> tuple[dict[str, Any], str, int]:
+    """Compare conversations with transformers, and return a summary and the exit code."""
+    from dataclasses import asdict
+
+    from zindex.ingest.keyed.check_tokens import check_tokens
+
+    check = check_tokens(source, train_type, **settings)
+    lines = [
+        f"{item.url}, record {item.key}: {item.what}: {item.message}" for item in check.differences
+    ]
+    count = len(check.differences)
+    lines.append(
+        f"{check.num_dialogues:,} conversations compared with transformers: text and ids of "
+        f"{check.num_dialogues - check.num_refused - count:,} are equal, with {check.num_masks:,} "
+        f"masks; both refuse {check.num_refused:,}; {count:,} differ"
+    )
+    return asdict(check), "\n".join(lines), int(count > 0)
 
 
 def _make_corpus(

@@ -121,7 +121,7 @@ class DialogueCutter:
                 f"a dialogue must have a message to train on, of {' or '.join(self.trained_roles)}"
                 f", this one has {[message['role'] for message in dialogue.messages]}"
             )
-        if self.template.has_generation and self.trained_roles == (_ASSISTANT,):
+        if self._has_blocks:
             text, spans = self._find_blocks(dialogue, trained)
         else:
             text, spans = self._find_added(dialogue, trained)
@@ -155,6 +155,17 @@ class DialogueCutter:
         if not answer.text[stop:].strip():
             answer = MaskedText(answer.text[:stop], answer.spans)
         return prompt, answer
+
+    @property
+    def _has_blocks(self) -> bool:
+        """Whether the template says what is trained."""
+        return self.template.has_generation and self.trained_roles == (_ASSISTANT,)
+
+    def trains_blocks(self, dialogue: Dialogue) -> bool:
+        """Return whether the trained parts are all the template's generation blocks."""
+        numbers = enumerate(dialogue.messages)
+        answers = [i for i, message in numbers if message["role"] == _ASSISTANT]
+        return self._has_blocks and answers == self._find_trained(dialogue)
 
     def trains_end(self, dialogue: Dialogue) -> bool:
         """Return whether the last message, and the end after it, is trained; it may be empty."""

@@ -235,9 +235,7 @@ class TokenRecords(EncodedFiles):
         if kind == "grpo":
             group = self.parser.read_group(sample)
             return self._cut_answers(group.answers), group.rewards
-        text = None
-        if kind == "seq" or "text" in self.parser.columns or not self.parser.holds_dialogue(sample):
-            text = self.parser.read_text(sample)
+        text = self._read_text(sample)
         if text is not None:
             if self._special is not None:
                 self._special.check(text)
@@ -257,6 +255,30 @@ class TokenRecords(EncodedFiles):
             for (_, answer), dialogue in zip(answers, dialogues, strict=True)
         ]
         return [asked, *answered]
+
+    def read_dialogues(self, sample: Sample) -> Sequence[Dialogue]:
+        """Return the conversations of a JSON object; none if it is a document.
+
+        Raises
+        ------
+        SourceError
+            If it is damaged.
+        """
+        kind = self.settings.train_type
+        if kind == "dpo":
+            return self._check(self.parser.read_pair(sample))
+        if kind == "grpo":
+            return self._check(self.parser.read_group(sample).answers)
+        if self._read_text(sample) is not None:
+            return []
+        return self._check([self.parser.read_dialogue(sample)])
+
+    def _read_text(self, sample: Sample) -> str | None:
+        """Return the text of a document; None if the object is a conversation."""
+        is_text = self.settings.train_type == "seq" or "text" in self.parser.columns
+        if is_text or not self.parser.holds_dialogue(sample):
+            return self.parser.read_text(sample)
+        return None
 
     def _check(self, dialogues: Sequence[Dialogue]) -> Sequence[Dialogue]:
         """Return conversations; raise for special tokens in their texts if so configured."""
