@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import zindex
 from tests.benchmarks.latency_server import Connection, LatencyServer
 from tests.cloud.servers import Bucket
 from tests.sources.archives import write_jsonl, write_tar
@@ -52,19 +53,22 @@ class CountingServer(LatencyServer):
 def serving(server: LatencyServer) -> Iterator[str]:
     """Serve in a thread, and yield the URL."""
     loop = asyncio.new_event_loop()
-    connections: list[Connection] = []
+    opened: list[asyncio.Transport] = []
 
-    def connect() -> Connection:
-        connections.append(Connection(server))
-        return connections[-1]
+    class Noted(Connection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            opened.append(self.transport)
 
     def close() -> None:
         listener.close()
-        for connection in connections:
-            connection.transport.abort()
+        for transport in opened:
+            transport.abort()
         loop.call_soon(loop.stop)
 
-    listener = loop.run_until_complete(loop.create_server(connect, "127.0.0.1", 0))
+    listener = loop.run_until_complete(
+        loop.create_server(lambda: Noted(server), "127.0.0.1", 0, backlog=1024)
+    )
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
@@ -171,6 +175,18 @@ def test_units_are_requested_in_advance(
     assert len([*samples]) == NUM_LINES - 2
     assert 10 < first < len(server.asked)
     assert len(set(server.asked)) == len(server.asked)
+
+
+@pytest.mark.slow
+def test_workers_are_not_forked_from_a_process_that_made_requests(
+    counted: tuple[CountingServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", 0)
+    _, url = counted
+    loader = zindex.stream_loader(make(*names(url)[:2]), 100, num_workers=1)
+    assert len(loader) == 2 * NUM_LINES / 100
+    found = Counter(sample["id"] for batch in loader for sample in batch)
+    assert found == Counter(f"{i}:{n}" for i in range(2) for n in range(NUM_LINES))
 
 
 def test_an_object_that_changes(

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.damage import flipped
-from zindex.errors import StoreUnwritableError
+from zindex.errors import StoreNotFoundError, StoreUnwritableError
 from zindex.io import plain_copies
+from zindex.io.file_chunks import read_at
 from zindex.io.file_list import SourceFile, list_files
 from zindex.io.plain_copies import PlainCopies
 
@@ -53,6 +54,15 @@ def test_files_are_copied_once(tmp_path: Path) -> None:
     # A file that was written since is another one.
     os.utime(files[0].path, (1, 1))
     assert copies_of(*files).num_missing == 1
+
+
+def test_a_copy_that_is_removed_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl.gz", gzip.compress(TEXT))
+    opened, _ = copies_of(file).open(file)
+    opened.path.unlink()
+    with pytest.raises(StoreNotFoundError, match=r"no copy \S+ of \S+a\.jsonl\.gz any more; open"):
+        read_at(opened, 0, 10)
+    assert copies_of(file).open(file)[0].path.read_bytes() == TEXT
 
 
 def test_threads_and_processes_make_a_copy_once(tmp_path: Path) -> None:

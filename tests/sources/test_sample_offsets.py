@@ -128,6 +128,17 @@ def test_a_file_that_changes_while_it_is_read(
         again.read_samples([(0, 9)])
 
 
+def test_many_files_have_progress_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sample_offsets, "_LOG_SECONDS", -1.0)
+    for number in range(3):
+        write_jsonl(tmp_path / f"{number}.jsonl", [{"i": number}])
+    with caplog.at_level("INFO"):
+        JsonlFiles(tmp_path).find_samples()
+    assert "0.jsonl and others: about 3 of 3 files are prepared after 0 s" in caplog.text
+
+
 def test_changes_of_open_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zindex.sources.descriptors._CHECK_SECONDS", 0.0)
     files = make_jsonl(tmp_path, "one")

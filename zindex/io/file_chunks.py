@@ -64,6 +64,10 @@ def open_local(file: SourceFile) -> Iterator[int]:
         with reading(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
+        if file.copy is not None:
+            raise StoreNotFoundError(
+                f"no copy {path} of {file.url} any more; open the source again"
+            ) from None
         raise StoreNotFoundError(f"no file {file.url} any more; restore it") from None
     try:
         nbytes = os.fstat(descriptor).st_size

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar
 
 import numpy as np
@@ -33,6 +34,8 @@ R = TypeVar("R")
 #: Smallest file whose table is kept on disk; smaller ones are scanned faster than a table is kept.
 MIN_KEPT_NBYTES = 16 << 20
 _NUM_THREADS = 8
+# Between log lines while many files are prepared.
+_LOG_SECONDS = 10.0
 
 # Of the kept tables.
 _VERSION = 2
@@ -187,7 +190,20 @@ def each_once(
     given = list({file.place: file for file in files}.values())
     first = os.getpid() % len(given) if is_shared else 0
     given = given[first:] + given[:first]
-    found = map_in_threads(min(_NUM_THREADS, len(given)), function, given)
+    start = logged = monotonic()
+
+    def call(number: int) -> R:
+        nonlocal logged
+        result = function(given[number])
+        if (now := monotonic()) - logged > _LOG_SECONDS:
+            logged = now
+            logger.info(
+                "%s and others: about %d of %d files are prepared after %.0f s",
+                *(files[0].url, number + 1, len(given), now - start),
+            )
+        return result
+
+    found = map_in_threads(min(_NUM_THREADS, len(given)), call, range(len(given)))
     by_place = {file.place: one for file, one in zip(given, found, strict=True)}
     return [by_place[file.place] for file in files]
 
