@@ -139,5 +139,6 @@ def test_larger_sources_are_read_in_order(tmp_path: Path, caplog: pytest.LogCapt
     caplog.clear()
     assert files.find_samples() is JsonlFiles(path, prepare_nbytes=0).find_samples() is None
     assert not caplog.text
-    with pytest.raises(ConfigError, match="prepare_nbytes must be at least 0, got -1"):
-        JsonlFiles(path, prepare_nbytes=-1)
+    for wrong in (-1, "8G"):
+        with pytest.raises(ConfigError, match=f"prepare_nbytes must be a whole .* {wrong!r}"):
+            JsonlFiles(path, prepare_nbytes=wrong)  # type: ignore[arg-type]

@@ -255,8 +255,10 @@ class PartFiles(SampleFiles):
             raise ConfigError(
                 f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes}; leave it out"
             )
-        if prepare_nbytes < 0:
-            raise ConfigError(f"prepare_nbytes must be at least 0, got {prepare_nbytes}")
+        if not isinstance(prepare_nbytes, int) or prepare_nbytes < 0:
+            raise ConfigError(
+                f"prepare_nbytes must be a whole number of at least 0, got {prepare_nbytes!r}"
+            )
         if counts is None:
             sizes = [(file.nbytes or 0) if file.is_cut else 0 for file in files]
             counts = [max(1, -(-size // part_nbytes)) for size in sizes]
