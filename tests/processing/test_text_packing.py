@@ -3,6 +3,7 @@
 import pickle
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,14 @@ def test_damaged_samples(sample: dict[str, Any], message: str) -> None:
         ({"tail": "keep"}, "tail must be one of pad, drop_last, got 'keep'"),
         ({"append_eod": True}, "append_eod needs an end of documents, which function does not"),
         ({"append_eod": "</s>"}, "append_eod needs the token '</s>', which function does not"),
+        ({"documents": "apart"}, "documents must be one of ignore, mark, pack, got 'apart'"),
+        ({"window": 1001}, "window must be at most 1,000 documents, got 1,001"),
+        ({"long_documents": "cut"}, "must be 'split', 'truncate' or 'drop', got 'cut'"),
+        (
+            {"documents": "pack", "tail": "drop"},
+            "tail must be 'pad' with documents='pack', whose sequences are all padded, got "
+            "'drop_last'",
+        ),
         ({"tokenizer": 5}, "a tokenizer must be the path of a tokenizer.json, an object with"),
     ],
 )
@@ -161,3 +170,64 @@ def test_a_packing_pickles_a_tokenizer_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").unlink()
     made = list(again([{"text": "a b"}, {"text": "c"}]))
     assert [sample["tokens"].tolist() for sample in made] == [[1, 2], [3, 4]]
+
+
+@given(
+    st.lists(st.integers(0, 12), max_size=12),
+    st.integers(1, 9),
+    st.sampled_from([0, 1]),
+    st.sampled_from(["mark", "pack"]),
+)
+def test_marked_documents(lengths: list[int], length: int, overlap: Any, documents: Any) -> None:
+    lines = make_lines(lengths)
+    owner = {token: line["__key__"] for line in lines for token in read_numbers(line["text"])}
+    packing = TextPacking(length, read_numbers, overlap=overlap, documents=documents, pad_id=0)
+    counted: list[int] = []
+    for sample in packing(lines):
+        tokens, labels = sample["tokens"].tolist(), sample["labels"].tolist()
+        positions, numbers = sample["position_ids"].tolist(), sample["document_ids"].tolist()
+        bounds = sample["cu_seqlens"].tolist()
+        assert len(bounds) == (length + 1 if documents == "mark" else 258)
+        assert sample["max_seqlen"] == max(stop - start for start, stop in pairwise(bounds))
+        starts = sorted({0, *bounds} - {length})
+        assert positions == [i - max(s for s in starts if s <= i) for i in range(length)]
+        for i, (token, label) in enumerate(zip(tokens, labels, strict=True)):
+            assert numbers[i] == (-1 if not token else sum(0 < s <= i for s in starts))
+            same = bool(token and label) and owner[token] == owner[label]
+            assert sample["loss_mask"][i] == float(same)
+            if i and token and tokens[i - 1]:
+                assert (numbers[i] == numbers[i - 1]) == (owner[token] == owner[tokens[i - 1]])
+        counted += labels[: length if sample["loss_mask"][-1] else None]
+        counted += tokens[:1]
+    if documents == "pack" and not overlap:
+        assert sorted({token for token in counted if token}) == list(range(1, sum(lengths) + 1))
+
+
+def test_a_mask_ends_at_documents() -> None:
+    lines = make_lines([2, 1])
+    packing = TextPacking(3, read_numbers, attention_mask=True, documents="mark")
+    [sample] = packing(lines)
+    assert sample["attention_mask"].tolist() == [
+        [[False, True, True], [False, False, True], [True, True, False]]
+    ]
+
+
+def test_default_sequences_have_no_fields_of_documents() -> None:
+    [sample] = TextPacking(3, read_numbers)(make_lines([4]))
+    assert [*sample] == ["tokens", "labels", "loss_mask", "position_ids", "__url__", "__key__"]
+    assert (
+        TextPacking(3, read_numbers).fingerprint()
+        == TextPacking(3, read_numbers, window=5, max_documents=5).fingerprint()
+    )
+    assert (
+        TextPacking(3, read_numbers, documents="pack").fingerprint()
+        != TextPacking(3, read_numbers, documents="pack", window=5).fingerprint()
+    )
+
+
+def test_keys_of_packed_documents_are_those_of_the_first() -> None:
+    packing = TextPacking(4, read_numbers, documents="pack")
+    made = list(packing(make_lines([7, 3])))
+    assert [sample["__key__"] for sample in made] == ["0@0", "0@1"]
+    assert made[1]["tokens"].tolist() == [6, 7, 8, 9]
+    assert made[1]["loss_mask"].tolist() == [1, 0, 1, 1]

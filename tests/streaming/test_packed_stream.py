@@ -1,15 +1,17 @@
 """Packed sequences continue across files and resume within texts, for any number of workers."""
 
+import gzip
 import json
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.streaming.simulated_ranks import Run
-from zindex.errors import SourceError
+from zindex.errors import ConfigError, SourceError
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking, to_state
 
 Sample = dict[str, Any]
@@ -96,3 +98,80 @@ def test_texts_without_tokens_are_an_error(tmp_path: Path) -> None:
     write_files(tmp_path, 2, [0, 0])
     with pytest.raises(SourceError, match="'texts' must give sequences in every loader worker"):
         next(iter(make(tmp_path, 8, cyclic=True)))
+
+
+def test_whole_documents_of_small_files_fill_sequences(tmp_path: Path) -> None:
+    sizes = np.random.default_rng(1).integers(0, 1200, (200, 5)).tolist()
+    for number, lengths in enumerate(sizes):
+        lines = [json.dumps({"text": "a" * length}) for length in lengths]
+        (tmp_path / f"{number:03}.jsonl").write_text("\n".join(lines) + "\n")
+    packing = TextPacking(2048, lambda text: list(text.encode()), documents="pack")
+    source: Any = JsonlIterableDataset(tmp_path, packing)
+    source.name, source.percent = "texts", 1
+    made = list(MergedDataset([source], cyclic=False))
+    assert sum(int((sample["tokens"] > 0).sum()) for sample in made) > 0.99 * np.sum(sizes)
+    filled = sum(int((sample["document_ids"] >= 0).sum()) for sample in made)
+    assert filled / (2048 * len(made)) > 0.99
+
+
+PACK: dict[str, Any] = {"documents": "pack", "window": 6}
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_every_cut_resumes_whole_documents(tmp_path: Path, overlap: Any, *, cyclic: bool) -> None:
+    write_files(tmp_path, 3, [7, 1, 0, 23, 4, 2, 2])
+
+    def new() -> MergedDataset:
+        return make(tmp_path, 8, overlap=overlap, cyclic=cyclic, **PACK)
+
+    samples = list(islice(new(), 50))
+    facts = [(one["__url__"], one["__key__"], one["__epoch__"]) for one in samples]
+    state: dict[str, Any] = {}
+    for cut, sample in enumerate(samples, 1):
+        state.update(to_state(sample))
+        rest = list(islice(new().__iter_from__(json.loads(json.dumps(state))), 50 - cut))
+        assert values(rest) == values(samples[cut:])
+        assert [(one["__url__"], one["__key__"], one["__epoch__"]) for one in rest] == facts[cut:]
+
+
+@pytest.mark.parametrize("sizes", [((1, 0), (3, 2)), ((3, 1), (1, 0)), ((2, 2), (5, 0))])
+def test_other_workers_continue_whole_documents(tmp_path: Path, sizes: Any) -> None:
+    num_tokens = write_files(tmp_path, 9, [30, 2, 11, 1])
+    before, after = sizes
+
+    def new() -> MergedDataset:
+        return make(tmp_path, 8, **PACK)
+
+    for cut in range(1, 50, 9):
+        first = Run(new, *before, ahead=0)
+        first.advance(cut)
+        second = Run(new, *after, first.merged_states(), ahead=0)
+        second.advance(cut % 4)
+        third = Run(new, *before, second.merged_states(), ahead=0).drain()
+        made = values([*first.samples(), *second.samples(), *third.samples()])
+        found = Counter(token for one in made for token in one if token)
+        assert found == dict.fromkeys(range(1, num_tokens + 1), 1)
+
+
+def test_files_that_are_read_in_order_resume_whole_documents(tmp_path: Path) -> None:
+    write_files(tmp_path, 2, [7, 1, 23, 4, 2, 2])
+    for path in [*tmp_path.iterdir()]:
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    samples = list(make(tmp_path, 8, **PACK))
+    state = to_state(samples[:4])
+    assert values(make(tmp_path, 8, **PACK).__iter_from__(state)) == values(samples[4:])
+
+
+def test_documents_in_the_window_are_read_again_for_another_length(tmp_path: Path) -> None:
+    num_tokens = write_files(tmp_path, 4, [7, 1, 23, 4, 2, 2])
+    first = list(islice(make(tmp_path, 8, **PACK), 7))
+    dataset = make(tmp_path, 16, **PACK)
+    dataset.set_dataloader_states(to_state(first), reload_from_url_level=True)
+    made = values([*first, *dataset])
+    assert {token for one in made for token in one if token} == {*range(1, num_tokens + 1)}
+    other = make(tmp_path, 16)
+    other.set_dataloader_states(to_state(first), reload_from_url_level=True)
+    with pytest.raises(ConfigError, match="a state with held documents needs documents='pack'"):
+        next(iter(other))

@@ -1,21 +1,48 @@
 """Process functions that pack texts into sequences of one length."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 
 from zindex.arrays import Int64Array
-from zindex.errors import SourceError, check_choice
+from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.plan.packing import LongDocuments, PackingRules
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
+from zindex.processing.document_window import (
+    DocumentWindow,
+    PackedText,
+    Piece,
+    mark_documents,
+)
 from zindex.processing.renaming import rename_parameters
+from zindex.samples.tensors import document_masks
 from zindex.store.commit import fingerprint
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]
+#: Whether sequences mark the documents that they hold, or hold whole ones.
+Documents = Literal["ignore", "mark", "pack"]
+#: Largest window: sources that give no sequence in so many epochs are found to be empty.
+_MAX_WINDOW = 1000
+
+
+class Sequences(NamedTuple):
+    """A sequence, and where the next one starts."""
+
+    sample: Sample
+    #: Texts of which all tokens are in this sequence or an earlier one, or in the window.
+    num_done: int
+    #: Tokens of the next text that are in this sequence or an earlier one.
+    num_tokens: int = 0
+    #: Place of the first document; None unless documents are packed whole.
+    place: Any = None
+    #: Place and number of each piece in the window, in the order of reading.
+    held: Sequence[tuple[Any, int]] = ()
 
 
 class _Text(NamedTuple):
@@ -35,10 +62,12 @@ class _Text(NamedTuple):
 
 
 class TextPacking:
-    """Process function that concatenates the tokens of texts and splits them into sequences.
+    """Process function that packs the tokens of texts into sequences of one length.
 
-    The key of a sequence is ``"<key>@<k>"``: the key of the text in which the sequence ends, and
-    its number among the sequences that end in this text.
+    By default texts are concatenated, and split into sequences. The key of a sequence is
+    ``"<key>@<k>"``: the key of the text in which the sequence ends, and its number among the
+    sequences that end in this text; of whole documents, the key of the first one and the number of
+    its piece.
 
     Parameters
     ----------
@@ -63,6 +92,17 @@ class TextPacking:
         attention is masked. Its size is quadratic in the length.
     batch_size
         Texts to tokenise together; has no effect on the output.
+    documents
+        ``"ignore"``: sequences of concatenated texts. ``"mark"``: likewise, with the fields of
+        documents below, positions that restart at 0 in each document, and no label in another
+        document than its token. ``"pack"``: whole documents packed by best fit and padded, marked
+        likewise.
+    window
+        Documents to choose from with ``"pack"``, at most 1,000. A state has their numbers.
+    max_documents, long_documents
+        Of ``"pack"``, as in runs: most documents of a sequence, and whether a longer document is
+        ``"split"``, cut by ``"truncate"`` or left out by ``"drop"``; see
+        `zindex.plan.packing.PackingRules`. Pieces of a split document overlap by ``overlap``.
 
     Raises
     ------
@@ -74,6 +114,14 @@ class TextPacking:
     Samples have ``tokens`` and ``labels`` (int64), ``loss_mask`` (float32) and ``position_ids``
     (int64), all of shape (sequence_length,), ``__url__`` and ``__key__``. A single remaining token
     has no label and gives no sample.
+
+    With marked documents there are also ``document_ids`` (int64, the number of the document in the
+    sequence, -1 in padding), ``cu_seqlens`` (int32, where documents start, then padding if there is
+    any, filled up with sequence_length to ``sequence_length + 1`` values, or ``max_documents + 2``
+    with ``"pack"``) and ``max_seqlen`` (int32), and an ``attention_mask`` ends at documents.
+
+    Source: best fit as of `zindex.kernels.packing.pack_documents`, again whenever less than half of
+    the window is left. The sequence of the oldest document is next, the emptiest one waits.
     """
 
     def __init__(
@@ -88,6 +136,10 @@ class TextPacking:
         pad_id: int = 0,
         attention_mask: bool = False,
         batch_size: int = 64,
+        documents: Documents = "ignore",
+        window: int = 256,
+        max_documents: int = 256,
+        long_documents: LongDocuments = "split",
     ) -> None:
         self.sequence_length = check_whole("sequence_length", sequence_length, 1)
         self.batch_size = check_whole("batch_size", batch_size, 1)
@@ -99,12 +151,30 @@ class TextPacking:
         self.tail = parse_tail(tail, (Tail.PAD, Tail.DROP_LAST))
         self.pad_id = pad_id
         self.attention_mask = attention_mask
+        check_choice("documents", documents, get_args(Documents))
+        self.documents = documents
+        self.window = check_whole("window", window, 1)
+        self.rules = PackingRules(max_documents, long_documents)
+        if self.window > _MAX_WINDOW:
+            raise ConfigError(
+                f"window must be at most {_MAX_WINDOW:,} documents, got {window:,}; states hold "
+                "their numbers"
+            )
+        if documents == "pack" and self.tail is not Tail.PAD:
+            raise ConfigError(
+                "tail must be 'pad' with documents='pack', whose sequences are all padded, got "
+                f"{self.tail.value!r}; leave it out"
+            )
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the settings that determine the sequences."""
         names = ("sequence_length", "field", "eod", "overlap", "pad_id")
         settings = {name: getattr(self, name) for name in names}
         settings |= {"tail": self.tail.fingerprint_name, "tokenizer": self.encoder.identity()}
+        if self.documents != "ignore":
+            settings["documents"] = self.documents
+        if self.documents == "pack":
+            settings |= {"window": self.window, **asdict(self.rules)}
         return fingerprint(settings)
 
     def __call__(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
@@ -115,12 +185,12 @@ class TextPacking:
         SourceError
             If a sample has no text in the field.
         """
-        return (sequence for sequence, _, _ in self.pack((sample, 0) for sample in source))
+        return (made.sample for made in self.pack(map(PackedText, source)))
 
     def pack(
-        self, source: Iterable[tuple[Mapping[str, Any], int]]
-    ) -> Iterator[tuple[Sample, int, int]]:
-        """Yield the sequences of samples, each with the place where the next one starts.
+        self, source: Iterable[PackedText], held: Iterable[PackedText] = ()
+    ) -> Iterator[Sequences]:
+        """Yield the sequences of texts, each with the place where the next one starts.
 
         Streams call this once for all files, so that sequences continue across files, and resume
         at that place.
@@ -128,37 +198,76 @@ class TextPacking:
         Parameters
         ----------
         source
-            Samples, each with the number of its tokens that earlier sequences have.
-
-        Yields
-        ------
-        sequence
-            As of a call.
-        num_done
-            Samples of which all tokens are in this sequence or an earlier one.
-        num_tokens
-            Tokens of the next sample that are.
+            Texts to read.
+        held
+            Texts that have been read, of which pieces are in the window.
 
         Raises
         ------
         SourceError
             If a sample has no text in the field.
+        ConfigError
+            If there are such pieces, but documents are not packed whole.
         """
+        if self.documents == "pack":
+            return self._fit(source, held)
+        if any(True for _ in held):
+            raise ConfigError(
+                "a state with held documents needs documents='pack', as it was saved with, got "
+                f"{self.documents!r}; take that back"
+            )
+        return self._concatenate(source)
+
+    def _fit(self, source: Iterable[PackedText], held: Iterable[PackedText]) -> Iterator[Sequences]:
+        """Yield sequences of whole documents, and of pieces of long ones."""
+        window = DocumentWindow(self.sequence_length + 1, self.overlap, self.rules, self.window)
+        for text, ids in self._encode(held):
+            window.add(text, ids)
+        num_done, rest = 0, self._encode(source)
+
+        def fill(window: DocumentWindow) -> None:
+            nonlocal num_done
+            while not window.is_full and (found := next(rest, None)) is not None:
+                window.add(*found)
+                num_done += 1
+
+        for pieces in window.sequences(fill):
+            made = self._join(pieces)
+            yield Sequences(made, num_done, 0, pieces[0].place, window.places())
+
+    def _encode(self, texts: Iterable[PackedText]) -> Iterator[tuple[PackedText, Int64Array]]:
+        """Yield texts and their tokens."""
+        rest = iter(texts)
+        while batch := list(islice(rest, self.batch_size)):
+            ids = self.encoder.encode([self._take_text(text.sample) for text in batch])
+            if self.eod is not None:
+                ids = [np.append(one, self.eod) for one in ids]
+            yield from zip(batch, ids, strict=True)
+
+    def _join(self, pieces: Sequence[Piece]) -> Sample:
+        """Return the sequence of some pieces of documents."""
+        block = np.full(self.sequence_length + 1, self.pad_id, np.int64)
+        tokens = np.concatenate([piece.tokens for piece in pieces])
+        block[: len(tokens)] = tokens
+        offsets = np.cumsum([0, *(len(piece.tokens) for piece in pieces)])
+        first = pieces[0]
+        place = first.url, first.key, first.number
+        return self._make(block, len(tokens), place, offsets[:-1], self.rules.max_documents + 2)
+
+    def _concatenate(self, source: Iterable[PackedText]) -> Iterator[Sequences]:
+        """Yield sequences of concatenated texts."""
         length, step = self.sequence_length + 1, self.sequence_length + 1 - self.overlap
         held = np.empty(0, np.int64)
         rows: list[_Text] = []  # those that have tokens in `held`
         num_done, is_first = 0, True
-        lines = iter(source)
+        lines = self._encode(source)
         while batch := list(islice(lines, self.batch_size)):
-            texts = self.encoder.encode([self._take_text(sample) for sample, _ in batch])
-            if self.eod is not None:
-                texts = [np.append(ids, self.eod) for ids in texts]
-            skips = [max(0, begun - self.overlap) for _, begun in batch]
-            texts = [ids[skip:] for ids, skip in zip(texts, skips, strict=True)]
+            skips = [max(0, text.num_tokens - self.overlap) for text, _ in batch]
+            texts = [ids[skip:] for (_, ids), skip in zip(batch, skips, strict=True)]
             end = len(held)
-            for ids, (sample, begun), skip in zip(texts, batch, skips, strict=True):
-                shift = self.overlap if is_first and not begun else 0
-                rows.append(_Text(sample, end - skip, end + len(ids), shift))
+            for ids, (text, _), skip in zip(texts, batch, skips, strict=True):
+                shift = self.overlap if is_first and not text.num_tokens else 0
+                rows.append(_Text(text.sample, end - skip, end + len(ids), shift))
                 end, is_first = end + len(ids), is_first and not len(ids)
             stream = np.concatenate([held, *texts])
             starts = np.arange(0, len(stream) - length + 1, step)
@@ -168,11 +277,12 @@ class TextPacking:
             following = np.searchsorted(ends, starts + step, side="right").tolist()
             for start, row, after in zip(starts.tolist(), last, following, strict=True):
                 place = rows[row].name_sequence(start + length, step)
-                made = self._make(stream[start : start + length], length, place)
+                block, borders = stream[start : start + length], ends - start
+                made = self._make(block, length, place, borders, length)
                 begun = 0
                 if after < len(rows):
                     begun = start + step + self.overlap - rows[after].first
-                yield made, num_done + after, begun
+                yield Sequences(made, num_done + after, begun)
             moved = len(starts) * step
             held = stream[moved:].copy()
             left = following[-1] if following else int(np.searchsorted(ends, 0, side="right"))
@@ -185,7 +295,9 @@ class TextPacking:
             filled = np.full(length, self.pad_id, np.int64)
             filled[: len(held)] = held
             place = rows[-1].name_sequence(length, step)
-            yield self._make(filled, len(held), place), num_done + len(rows), 0
+            borders = np.array([text.stop for text in rows])
+            made = self._make(filled, len(held), place, borders, length)
+            yield Sequences(made, num_done + len(rows))
 
     def _take_text(self, sample: Mapping[str, Any]) -> str:
         """Return the text of a sample."""
@@ -203,8 +315,29 @@ class TextPacking:
             )
         return text
 
-    def _make(self, block: Int64Array, num_tokens: int, place: tuple[Any, Any, int]) -> Sample:
-        """Return the sample of a sequence and its last label; only the first tokens are real."""
+    def _make(
+        self,
+        block: Int64Array,
+        num_tokens: int,
+        place: tuple[Any, Any, int],
+        borders: Int64Array,
+        num_boundaries: int,
+    ) -> Sample:
+        """Return the sample of a sequence and its last label; only the first tokens are real.
+
+        Parameters
+        ----------
+        block
+            Shape (sequence_length + 1,): the tokens.
+        num_tokens
+            How many of them are real.
+        place
+            Url, key and number of the sequence.
+        borders
+            Where documents start, ascending; those outside of the sequence are ignored.
+        num_boundaries
+            Values of ``cu_seqlens``.
+        """
         length = self.sequence_length
         loss_mask = torch.ones(length)
         loss_mask[num_tokens - 1 :] = 0
@@ -215,7 +348,12 @@ class TextPacking:
             "loss_mask": loss_mask,
             "position_ids": torch.arange(length),
         }
-        if self.attention_mask:
+        if self.documents != "ignore":
+            inside = borders[(borders > 0) & (borders < num_tokens)]
+            starts = mark_documents(sample, inside, num_tokens, num_boundaries)
+            if self.attention_mask:
+                sample["attention_mask"] = document_masks(starts)[0]
+        elif self.attention_mask:
             places = np.arange(length)
             sample["attention_mask"] = torch.from_numpy(places[None, :, None] < places)
         url, key, number = place

@@ -72,10 +72,7 @@ def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
             "reload_from_url_level must begin where no segment of a customized_yield_fn is left "
             "from another number of ranks or workers; save a state some steps later"
         )
-    pools = {
-        name: replace(unread, begun=tuple((part, 0) for part, _ in unread.begun))
-        for name, unread in old.pools.items()
-    }
+    pools = {name: unread.reread() for name, unread in old.pools.items()}
     origin = _follow(old, "reread", identities=identities, pools=pools)
     rewound = {number: _rewind(entries) for number, entries in loaded.entries.items()}
     return replace(loaded, origin=origin, entries=rewound)
@@ -92,7 +89,9 @@ def _rewind(entries: worker_slots.Entries) -> worker_slots.Entries:
         found[outermost] = {"orphans": found[outermost]["orphans"]}
         found |= start
     return {
-        key: [value[0], 0, value[2]] if key.startswith("leaf ") else value
+        key: [value[0], 0, value[2], *worker_slots.reread_pieces(value[3:])]
+        if key.startswith("leaf ")
+        else value
         for key, value in found.items()
     }
 

@@ -104,7 +104,7 @@ def _find_progress(source: StreamSource, loaded: LoadedState) -> SourceProgress:
     """Return the progress of a run in one source."""
     unread, cursors = loaded.origin.unread(source.name), loaded.cursors(source.name)
     if source.is_packed:  # samples of the files, some of whose tokens may be delivered, too
-        cursors = [(done, -(-place // TOKENS), skipped) for done, place, skipped in cursors]
+        cursors = [(done, -(-place // TOKENS), *rest) for done, place, *rest in cursors]
         begun = tuple((part, -(-place // TOKENS)) for part, place in unread.begun)
         unread = replace(unread, begun=begun)
     num_skipped = loaded.origin.skipped.get(source.name, 0) + sum(cursor[2] for cursor in cursors)

@@ -2,20 +2,29 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, groupby, islice
+from operator import itemgetter
 from typing import NamedTuple, TypedDict
 
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import SourceError
+from zindex.errors import SourceError, StateMismatchError
+from zindex.processing.document_window import PackedText
 from zindex.streaming.orders import block_order, keyed_order, shuffle_like_cogdata, shuffle_samples
 from zindex.streaming.protocols import Sample
 from zindex.streaming.sources import StreamSource, read_items
 from zindex.streaming.unit_requests import Unit
-from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions, WorkerSlot
+from zindex.streaming.worker_slots import (
+    WHOLE,
+    Entries,
+    StreamStart,
+    UnreadPartitions,
+    WorkerSlot,
+)
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 # Epochs of one iteration over an infinite stream.
@@ -40,6 +49,19 @@ class _Item(NamedTuple):
     #: among `samples`.
     begun: int = 0
     num_skipped: int = 0
+    #: Its number in all epochs.
+    turn: int = 0
+
+
+@contextmanager
+def _naming(item: _Item, source: StreamSource) -> Iterator[None]:
+    """Add the part or file that is read to errors."""
+    try:
+        yield
+    except Exception as error:
+        what = f"{source.kind.removesuffix('s')} {item.number}"
+        error.add_note(f"This came up in {what} of the dataset {source.name!r}.")
+        raise
 
 
 class _Key(TypedDict):
@@ -63,7 +85,14 @@ class SourceStream:
         iteration = start.origin.iteration
         # Epochs of the order before the first one of this iteration.
         self._past = iteration * _MAX_EPOCHS if source.cyclic else iteration
-        self.changed: Entries = {source.key: tuple(start.entries.get(source.key, (0, 0, 0)))}
+        cursor = start.entries.get(source.key)
+        first = self.unread.first_cursor(start.slot.index, start.slot.count)
+        self.changed: Entries = {source.key: tuple(cursor or first)}
+        if len(self.changed[source.key]) > 3 and not source.is_packed:
+            raise StateMismatchError(
+                f"a state with held documents of {source.name!r} needs a process_fn that packs "
+                "documents, as the one that it was saved with; take that"
+            )
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
@@ -102,7 +131,7 @@ class _ReadStream(SourceStream):
         while (item := self._item(finished, start)) is not None:
             delivered, labels = item.num_skipped, item.labels
             numbered = enumerate(item.samples, delivered + 1)
-            try:
+            with _naming(item, self.source):
                 for delivered, _ in islice(numbered, item.begun - item.num_skipped):  # noqa: B007
                     pass
                 first = delivered + 1
@@ -119,10 +148,6 @@ class _ReadStream(SourceStream):
                     self.changed = changed = {key: (finished, delivered, damaged)}
                     sample["__state__"] = head, changed, None
                     yield sample
-            except Exception as error:
-                what = f"{self.source.kind.removesuffix('s')} {item.number}"
-                error.add_note(f"This came up in {what} of the dataset {self.source.name!r}.")
-                raise
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
                 empty.clear()
@@ -153,13 +178,16 @@ class PartStream(_ReadStream):
     """Parts in a keyed order; together the worker slots read each part once per epoch."""
 
     def _item(self, finished: int, start: int) -> _Item | None:
+        number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
+        return self._open(number, max(start, begun))
+
+    def _open(self, number: int, begun: int) -> _Item | None:
+        """Return a part by its number in all epochs; None after the last epoch."""
         source = self.source
         dataset, num_items = source.dataset, source.num_items
-        number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
         epoch, part = divmod(number, num_items)
         if epoch and not source.cyclic:
             return None
-        begun = max(start, begun)
         order = epoch + self._past
         key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
         samples: Iterator[Sample]
@@ -186,7 +214,7 @@ class PartStream(_ReadStream):
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
         labels = self._labels(source.seed, epoch)
-        return _Item(part, samples, labels, num_items, begun, num_skipped)
+        return _Item(part, samples, labels, num_items, begun, num_skipped, number)
 
     def _unit(self, part: int, epoch: int, begun: int) -> Unit:
         """Return a unit of files, without samples that were delivered if these can be skipped."""
@@ -208,48 +236,56 @@ class PackedStream(PartStream):
     """Sequences of the texts of all parts, which continue from part to part.
 
     The process function's ``pack`` is called once. Of the next part, the cursor has the samples
-    that are in delivered sequences, and the tokens of the next one that are: one number.
+    that are in delivered sequences, and the tokens of the next one that are: one number. It ends
+    with the pieces of documents that have been read but not delivered, each as the number of its
+    part in all epochs, of the sample in the part, and of the piece in the sample.
     """
 
     _scale = TOKENS
 
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
-        super().__init__(replace(source, dataset=source.dataset.without_process_fn()), start)
+        super().__init__(source, start)
+        self.source = replace(source, dataset=source.dataset.without_process_fn())
         self._pack = source.dataset.process_fn.pack
 
     def __iter__(self) -> Iterator[Sample]:
         key, head, dataset = self.source.key, self._head, self.source.dataset
         self._fed: deque[tuple[int, int]] = deque()
         self._labels_now: Sample = {}
-        self._next, skipped = self.changed[key][:2], self.changed[key][2]
+        finished, start, skipped, *pieces = self.changed[key]
+        self._next = finished, start
         self._num_idle = num_before = 0
+        held = list(self._reread(pieces))
         other = dataset.num_skipped - skipped
-        for sample, num_done, num_tokens in self._pack(self._feed()):
-            for _ in range(num_done - num_before):
+        for made in self._pack(self._feed(), held):
+            for _ in range(made.num_done - num_before):
                 self._fed.popleft()
-            num_before, self._num_idle = num_done, 0
+            num_before, self._num_idle = made.num_done, 0
             finished, row = self._fed[0] if self._fed else self._next
+            if made.place is not None:
+                epoch = made.place[0] // self.source.num_items
+                self._labels_now = self._labels(self.source.seed, epoch)
+            sample = made.sample
             sample.update(self._labels_now)
-            cursor = finished, row * TOKENS + num_tokens, dataset.num_skipped - other
+            left = ((*place, number) for place, number in made.held)
+            cursor = finished, row * TOKENS + made.num_tokens, dataset.num_skipped - other, *left
             self.changed = changed = {key: cursor}
             sample["__state__"] = head, changed, None
             yield sample
 
-    def _feed(self) -> Iterator[tuple[Sample, int]]:
-        """Yield the samples of all parts, each with its tokens in delivered sequences."""
+    def _feed(self) -> Iterator[PackedText]:
+        """Yield the texts of all parts, each with its tokens in delivered sequences."""
         finished, start = self._next
         while (item := self._item(finished, start)) is not None:
             self._labels_now = item.labels
             first, num_tokens = divmod(item.begun, TOKENS)
-            try:
+            with _naming(item, self.source):
                 for row, sample in enumerate(item.samples, item.num_skipped):
                     if row >= first:
                         self._fed.append((finished, row))
                         self._next = finished, row + 1
-                        yield sample, num_tokens if row == first else 0
-            except Exception as error:
-                error.add_note(f"This came up in part {item.number} of {self.source.name!r}.")
-                raise
+                        begun = num_tokens if row == first else 0
+                        yield PackedText(sample, begun, (item.turn, row))
             finished, start = finished + 1, 0
             self._num_idle += 1
             if self.source.cyclic and self._num_idle >= _MAX_IDLE * item.num_items:
@@ -258,6 +294,21 @@ class PackedStream(PartStream):
                     f"{_MAX_IDLE} epochs of worker {self.slot.worker} of rank {self.slot.rank} "
                     "gave none; check the texts"
                 )
+
+    def _reread(self, held: Sequence[Sequence[int]]) -> Iterator[PackedText]:
+        """Yield the texts of pieces that have been read but not delivered, in order."""
+        for turn, of_part in groupby(held, key=itemgetter(0)):
+            rows: dict[int, set[int]] = {}
+            for _, row, piece in of_part:
+                rows.setdefault(row, set()).add(piece)
+            item = self._open(turn, min(rows) * TOKENS)
+            assert item is not None
+            with _naming(item, self.source):
+                numbered = enumerate(item.samples, item.num_skipped)
+                found = dict(islice((one for one in numbered if one[0] in rows), len(rows)))
+            for row, pieces in rows.items():
+                whole = WHOLE in pieces
+                yield PackedText(found[row], 0, (turn, row), None if whole else pieces)
 
 
 class UrlStream(_ReadStream):

@@ -230,8 +230,12 @@ class LoadedState:
 
     def cursors(self, name: str) -> list[worker_slots.Cursor]:
         """Return the cursors of all worker slots in a source."""
-        entries = (self.entries.get(slot.index, {}) for slot in self.slots)
-        return [tuple(each.get(f"leaf {name}", (0, 0, 0))) for each in entries]
+        unread, slots = self.origin.unread(name), self.slots
+        entries = (self.entries.get(slot.index, {}).get(f"leaf {name}") for slot in slots)
+        return [
+            tuple(cursor or unread.first_cursor(slot.index, slot.count))
+            for slot, cursor in zip(slots, entries, strict=True)
+        ]
 
     def fits(self, num_ranks: int, num_slots: int) -> bool:
         """Return whether the state is of this number of ranks and workers, or of none."""

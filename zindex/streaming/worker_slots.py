@@ -6,7 +6,7 @@ The parts of all epochs are numbered in one sequence: part ``p`` of epoch ``e`` 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -20,9 +20,13 @@ STATE_VERSION = 1
 
 #: Checkpoint of a stream: JSON values by the name of a source, a mixing or a yield function.
 Entries = dict[str, Any]
-#: Items that a worker slot has finished in a source, samples delivered of the next one, and damaged
-#: samples skipped.
-Cursor = tuple[int, int, int]
+#: Items that a worker slot has finished in a source, samples delivered of the next one, damaged
+#: samples skipped, and each piece of a document that was read but not delivered.
+Cursor = tuple[Any, ...]
+#: Number of a part in all epochs, of a sample in it, and of a piece of the sample.
+HeldPiece = tuple[int, int, int]
+#: As the number of a piece: all of the sample.
+WHOLE = -1
 
 
 class Head(tuple[str, int, int, int, int]):
@@ -53,6 +57,13 @@ class UnreadPartitions:
     ahead: tuple[tuple[int, int], ...] = ()
     #: Partly read parts, ascending, and how many of their samples were delivered.
     begun: tuple[tuple[int, int], ...] = ()
+    #: Pieces of documents of finished or partly read parts that were not delivered. Piece ``q``
+    #: belongs to worker slot ``q % num_worker_slots``.
+    held: tuple[HeldPiece, ...] = ()
+
+    def first_cursor(self, slot: int, num_worker_slots: int) -> Cursor:
+        """Return the cursor of a worker slot, by its index, that has delivered nothing."""
+        return 0, 0, 0, *self.held[slot::num_worker_slots]
 
     def item(self, number: int) -> tuple[int, int]:
         """Return the part at a position of the order, and its number of delivered samples."""
@@ -112,14 +123,21 @@ class UnreadPartitions:
         done = set(self.items(np.array(places, np.int64)).tolist())
         done.update(part for part, _ in self.begun[:num_first])
         begun = {part: delivered for part, delivered in self.begun if part not in done}
-        for slot, (count, delivered, _) in enumerate(cursors):
+        held: list[HeldPiece] = []
+        for slot, (count, delivered, _, *pieces) in enumerate(cursors):
             if delivered:
                 begun[self.item(slot + num_worker_slots * count)[0]] = delivered
+            held += ((part, row, piece) for part, row, piece in pieces)
         low = self.low
         if num_first > len(self.begun):
             low = self.item(num_first - 1)[0] + 1
         ranges = [*self.ahead, *((part, part + 1) for part in done)]
-        return UnreadPartitions._of(low, ranges, begun)
+        return replace(UnreadPartitions._of(low, ranges, begun), held=tuple(held))
+
+    def reread(self) -> "UnreadPartitions":
+        """Return this order with partly read parts and documents from their starts."""
+        begun = tuple((part, 0) for part, _ in self.begun)
+        return replace(self, begun=begun, held=tuple(reread_pieces(self.held)))
 
     @classmethod
     def without(cls, finished: Iterable[int]) -> "UnreadPartitions":
@@ -134,6 +152,11 @@ class UnreadPartitions:
         while ranges and ranges[0][0] <= low:
             low = max(low, ranges.pop(0)[1])
         return cls(low, tuple(ranges), tuple(sorted(begun.items())))
+
+
+def reread_pieces(held: Iterable[Sequence[int]]) -> list[HeldPiece]:
+    """Return pieces of documents as whole documents, each once."""
+    return list(dict.fromkeys((part, row, WHOLE) for part, row, _ in held))
 
 
 def _unite(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
