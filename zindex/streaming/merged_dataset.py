@@ -13,8 +13,10 @@ from zindex.loading.data_parallel import find_place
 from zindex.loading.sampler import check_ranks
 from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.plan.settings import check_whole
+from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.processing.collate import refuse_default_collate
 from zindex.streaming import resuming
+from zindex.streaming.even_slots import EvenStream
 from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.protocols import Sample, find_fault
@@ -68,11 +70,18 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         this number until its ranks or workers change.
     stop_on_first
         With ``cyclic=False``: end with the first exhausted dataset.
+    tail
+        With ``cyclic=False``: ``"pad"`` and ``"drop_last"`` give every worker slot, and therefore
+        every rank and batch, equally many samples; see `zindex.plan.tail.Tail`. The numbers of
+        worker slots differ by one unit of each source at most. Padding is a copy of the first
+        sample with ``__padding__`` True and a zero ``loss_mask``, if it has one. Of nested datasets
+        the setting of the outermost applies.
 
     Raises
     ------
     ConfigError
-        If a dataset is of another type, lacks a name or a percent, or its name is not unique.
+        If a dataset is of another type, lacks a name or a percent, or its name is not unique, or
+        a tail needs the number of samples, which is not known.
 
     Notes
     -----
@@ -99,6 +108,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         mixing: Literal["exact", "cogdata_mix"] = "exact",
         yield_segment: int = 1024,
         stop_on_first: bool = False,
+        tail: Tail | TailName = Tail.EXACT,
     ) -> None:
         self.datasets = list(datasets)
         self.cyclic, self.seed = cyclic, check_whole("seed", seed, 0)
@@ -122,6 +132,12 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._place: tuple[int, int] | None = None
         self._state: State | None = None
         self._from_url_level = False
+        self.tail = parse_tail(tail, (Tail.EXACT, Tail.PAD, Tail.DROP_LAST))
+        if self.tail is not Tail.EXACT and (cyclic or stop_on_first or customized_yield_fn):
+            raise ConfigError(
+                f"tail={self.tail.value!r} needs a finite stream of a known number of samples; set "
+                "cyclic=False, and neither stop_on_first nor customized_yield_fn"
+            )
         self._check_datasets()
 
     def _check_datasets(self) -> None:
@@ -274,7 +290,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def __len__(self) -> int:
         """Return the number of samples of one iteration, of this rank at most.
 
-        Ranks share units of about a 2,000th of a source, so that a rank may have fewer.
+        Ranks share units of about a 2,000th of a source, so that a rank may have fewer. Padding,
+        which depends on the number of loader workers, is not counted.
 
         Raises
         ------
@@ -353,6 +370,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             start, begin = self._resume(state, from_url_level, slot)
         begin |= {"origin": start.origin.to_json()}
         stream = self._open("/", start, ignore_yield)
+        if self.tail is not Tail.EXACT:
+            stream = EvenStream(stream, self.sources(), start, self.tail)
         samples = resuming.attach_start(iter(stream), begin)
         return resuming.name_states(samples) if isinstance(stream, YieldStream) else samples
 

@@ -50,6 +50,23 @@ def keyed_order(
     return permute(positions, size, keys)
 
 
+def keyed_position(index: int, size: int, *, seed: int, name: str, epoch: int) -> int:
+    """Return the position of an index in `keyed_order`.
+
+    Examples
+    --------
+    >>> key = {"seed": 1, "name": "a", "epoch": 0}
+    >>> keyed_order(np.array([keyed_position(3, 9, **key)]), 9, **key)
+    array([3])
+    """
+    if size <= _MAX_SORTED:
+        return int(np.flatnonzero(_sorted_order(size, seed, name, epoch) == index)[0])
+    from zindex.kernels.bijection import NUM_ROUNDS, unpermute
+
+    keys = stream_key(seed, Stage.STREAM_ORDER, name, epoch, num_words=NUM_ROUNDS)
+    return int(unpermute(np.array([index]), size, keys)[0])
+
+
 @lru_cache(maxsize=16)
 def _sorted_order(size: int, seed: int, name: str, epoch: int) -> Int64Array:
     words = stream_key(seed, Stage.STREAM_ORDER, name, epoch, num_words=size)

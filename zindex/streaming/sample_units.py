@@ -8,7 +8,7 @@ import numpy as np
 from zindex.arrays import Int64Array, UInt64Array
 from zindex.plan.keys import Stage, stream_key
 from zindex.sources.sample_offsets import SampleCount
-from zindex.streaming.orders import keyed_order
+from zindex.streaming.orders import keyed_order, keyed_position
 
 # Maximum samples of a unit, and adjacent ones that are read together: their number and bytes.
 _MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16
@@ -82,6 +82,26 @@ class SampleUnits:
         """Return the samples [start, stop) of a unit in the order of the files."""
         length = self.block * self.width
         return unit * length, min((unit + 1) * length, self.num_samples)
+
+    def lengths(self, *, shuffle: bool, seed: int, name: str, epoch: int) -> Int64Array:
+        """Return the samples of each unit: shape (units,), int64.
+
+        Parameters
+        ----------
+        shuffle
+            Whether units are those of `shuffled`, not in the order of the files.
+        seed, name, epoch
+            Key of the order.
+        """
+        blocks = np.full(self.num_units, self.width)
+        blocks[-1:] -= self.num_units * self.width - self.num_blocks
+        lengths: Int64Array = blocks * self.block
+        if missing := self.num_blocks * self.block - self.num_samples:
+            last = self.num_blocks - 1
+            if shuffle:
+                last = keyed_position(last, self.num_blocks, seed=seed, name=name, epoch=epoch)
+            lengths[last // self.width] -= missing
+        return lengths
 
     def shuffled(
         self, unit: int, *, seed: int, name: str, epoch: int

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.streaming.protocols import UrlDataset
 
@@ -64,6 +65,15 @@ class StreamSource:
             return int(units.num_samples)
         share = -(-units.num_units // num_ranks) * units.block * units.width
         return int(min(share, units.num_samples))
+
+    def lengths(self, epoch: int) -> Int64Array | None:
+        """Return the samples of each part of an epoch; None if that is not known."""
+        units = getattr(self.dataset, "units", None)
+        if units is None or not self.dataset.can_skip or self.kind == "files":
+            return None
+        key = {"seed": self.seed, "name": self.name, "epoch": epoch}
+        found: Int64Array = units.lengths(shuffle=self.order == "keyed", **key)
+        return found
 
     def check(self) -> "StreamSource":
         """Return this source after checking that it can be read.
