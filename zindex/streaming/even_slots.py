@@ -61,19 +61,20 @@ class EvenStream:
         even = int(totals.max() if tail is Tail.PAD else totals.min())
         self._num_left = min(total, even) - num_delivered
         self._num_pads = even - total
-        self.changed: Entries = {_KEY: start.entries.get(_KEY, 0)}
+        self._num_done: int = start.entries.get(_KEY, 0)
+        self.changed: Entries = {}
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
-        return self._stream.entries() | {_KEY: self.changed[_KEY]}
+        return self._stream.entries() | {_KEY: self._num_done}
 
     def __iter__(self) -> Iterator[Sample]:
-        num_done: int = self.changed[_KEY]
         for sample in islice(self._stream, max(0, self._num_left)):
             self.changed = self._stream.changed
             yield sample
-        for number in range(num_done + 1, self._num_pads + 1):
-            self.changed = {_KEY: number}
+        while self._num_done < self._num_pads:
+            self._num_done += 1
+            self.changed = {_KEY: self._num_done}
             sample = self._make_pad()
             sample["__state__"] = self._start.head, self.changed, None
             yield sample

@@ -23,7 +23,7 @@ from zindex.streaming.protocols import Sample, find_fault
 from zindex.streaming.resharding import refuse_resharding
 from zindex.streaming.source_streams import open_source
 from zindex.streaming.sources import StreamSource, describe, is_streaming, known_length
-from zindex.streaming.state import LoadedState, State, digest, load_state
+from zindex.streaming.state import LoadedState, State, digest, load_state, slot_state
 from zindex.streaming.worker_slots import Head, StreamOrigin, StreamStart, WorkerSlot
 
 # Every sample's state begins with a Head.
@@ -132,6 +132,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._place: tuple[int, int] | None = None
         self._state: State | None = None
         self._from_url_level = False
+        # The stream that this process iterates over, and its start.
+        self._running: tuple[Stream, StreamStart] | None = None
         self.tail = parse_tail(tail, (Tail.EXACT, Tail.PAD, Tail.DROP_LAST))
         if self.tail is not Tail.EXACT and (cyclic or stop_on_first or customized_yield_fn):
             raise ConfigError(
@@ -222,6 +224,35 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._from_url_level = reload_from_url_level
         self._start_at(self._first_iteration)
 
+    def state_dict(self) -> State:
+        """Return the state of this process after the last sample that it has yielded.
+
+        torchdata's ``StatefulDataLoader`` calls it in each loader worker, where it is the state of
+        this worker alone, valid for as many ranks and workers. Cost: O(sources). For other numbers,
+        keep the states of delivered samples: see `zindex.streaming.stream_loader`.
+        """
+        if self._running is None:
+            return dict(self._state or {})
+        stream, start = self._running
+        return slot_state(start, stream.entries())
+
+    def load_state_dict(self, state: State) -> None:
+        """Resume the next iteration of this process from a state of `state_dict`.
+
+        Raises
+        ------
+        StateMismatchError
+            If the state belongs to other datasets.
+        """
+        worker = torch.utils.data.get_worker_info()
+        if worker is None:
+            self.set_dataloader_states(state)
+            return
+        self._check_state(state, from_url_level=False)
+        self._state, self._from_url_level = state or None, False
+        # Other workers load theirs at their own times.
+        self._iterations[0], self._iterations[2 + worker.id] = self._first_iteration, 0
+
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration, which determines its order.
 
@@ -252,7 +283,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """Return the state to pickle, with the rank, which a loader worker cannot determine."""
         place = self._place or find_place()
         refuse_resharding(place[1])
-        return {**self.__dict__, "_place": None if place == (0, 1) else place}
+        place_or_none = None if place == (0, 1) else place
+        return {**self.__dict__, "_place": place_or_none, "_running": None}
 
     def __iter_from__(
         self,
@@ -372,6 +404,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         stream = self._open("/", start, ignore_yield)
         if self.tail is not Tail.EXACT:
             stream = EvenStream(stream, self.sources(), start, self.tail)
+        self._running = stream, start
         samples = resuming.attach_start(iter(stream), begin)
         return resuming.name_states(samples) if isinstance(stream, YieldStream) else samples
 

@@ -105,6 +105,15 @@ def _add(state: State, head: Any, entries: worker_slots.Entries) -> None:
     state["own"] = [rank, num_ranks]
 
 
+def slot_state(start: worker_slots.StreamStart, entries: worker_slots.Entries) -> State:
+    """Return the state of one worker slot, from which a loader worker of its number resumes."""
+    slot = start.slot
+    state = {"origin": start.origin.to_json(), **_unite([(start.head, entries, None)])}
+    # The slot that was last in turn is the last one, so that workers keep their slots.
+    last = [(slot.slot - slot.worker - 1) % slot.num_slots, slot.num_slots]
+    return state | {f"turn @{slot.rank}/{slot.num_ranks}": [start.origin.id, last]}
+
+
 def _to_cogdata(sample: Mapping[str, Any]) -> State:
     place = ("__index__",) if "__index__" in sample else ("__url__", "__key__")
     if not sample.keys() >= {*_COGDATA_KEYS, *place}:
