@@ -1,6 +1,7 @@
 """The loader of streams: epochs, states of delivered batches, any collate function."""
 
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch.utils.data import default_collate
 
 import zindex
 from tests.streaming.test_iterations import ids, make
+from tests.streaming.tiny_sources import Items
 from zindex.errors import ConfigError, StateMismatchError
-from zindex.streaming import MergedDataset, StreamLoader
+from zindex.streaming import MergedDataset, StreamLoader, to_state
 
 
 def batches_of(loader: StreamLoader, num_batches: int | None = None) -> list[Any]:
@@ -100,3 +102,48 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         zindex.stream_loader(make(tmp_path), 0)
     with pytest.raises(StateMismatchError, match="a state must be a dict, or the list of those"):
         zindex.stream_loader(make(tmp_path), 1, state=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("cyclic", [True, False])
+def test_batches_of_one_source(tmp_path: Path, num_workers: int, *, cyclic: bool) -> None:
+    def load(state: Any = None) -> StreamLoader:
+        nested = MergedDataset([Items("c", 30, 1), Items("d", 17, 2)], cyclic)
+        nested.percent = 2
+        dataset = MergedDataset([Items("a", 50, 3), nested], cyclic)
+        return zindex.stream_loader(
+            dataset, 4, num_workers=num_workers, batch_from="source", state=state
+        )
+
+    whole = list(islice(load(), 60))
+    names = [{sample["__datasetname__"] for sample in batch} for batch in whole]
+    assert {len(name) for name in names} == {1}
+    if cyclic:
+        assert {len(batch) for batch in whole} == {4}
+        assert [{"a"} == name for name in names].count(True) == 36
+    else:
+        assert len({name for batch in whole for name in ids(batch)}) == 97
+    for cut in range(1, len(whole), 7):
+        first = load()
+        assert batches_of(first, cut) == list(map(ids, whole[:cut]))
+        state = json.loads(json.dumps(first.state_dict()))
+        rest = islice(load(state), len(whole) - cut)
+        assert list(map(ids, rest)) == list(map(ids, whole[cut:]))
+
+
+def test_every_cut_resumes_within_the_samples_of_a_pick() -> None:
+    def new() -> MergedDataset:
+        sources = [Items("a", 20, 3), Items("b", 11, 2), Items("c", 3, 1)]
+        return MergedDataset(sources, False, samples_per_pick=4)
+
+    samples = list(new())
+    assert len(samples) == 34
+    for cut in range(1, 34):
+        state = json.loads(json.dumps(to_state(samples[:cut])))
+        assert ids(new().__iter_from__(state)) == ids(samples[cut:])
+
+
+def test_functions_and_batches_of_one_source_are_refused() -> None:
+    dataset = MergedDataset([Items("a", 50)], customized_yield_fn=iter)
+    with pytest.raises(ConfigError, match="batch_from='source' needs samples of sources"):
+        zindex.stream_loader(dataset, 4, batch_from="source")

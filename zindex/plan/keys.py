@@ -32,6 +32,7 @@ class Stage(IntEnum):
     RECORD_SPLIT = 10
     FILL = 11
     TARGET = 12
+    STREAM_SAMPLE = 13
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -118,7 +119,7 @@ def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int
     seed
         The seed of the streaming dataset, >= 0.
     stage
-        ``Stage.STREAM_ORDER`` or ``Stage.STREAM_BUFFER``.
+        ``Stage.STREAM_ORDER``, ``Stage.STREAM_BUFFER`` or ``Stage.STREAM_SAMPLE``.
     name
         Name of the source: two sources never share an order.
     numbers

@@ -15,6 +15,7 @@ from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
 from zindex.io.request_threads import DaemonPool
 from zindex.plan.settings import check_whole
+from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.sample_files import OnDamage, Paths, SampleFiles
@@ -48,7 +49,8 @@ class FilesDataset(IterableDataset[Sample]):
         Takes an iterator over the raw samples of a part and yields samples, each with the
         ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
         samples when its input ends. None leaves samples unchanged. Its ``num_skipped`` and
-        ``fingerprint()``, if present, are added to the dataset's.
+        ``fingerprint()``, if present, are added to the dataset's. In a `MergedDataset`, random
+        choices of `zindex.processing.sample_generator.sample_generator` do not depend on workers.
     shuffle_buffer
         Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
     on_damage
@@ -84,6 +86,7 @@ class FilesDataset(IterableDataset[Sample]):
         self.process_fn = process_fn
         self.urls = list(files.urls)
         self._requests = UnitRequests()
+        self._labels: Sample = {}
 
     @cached_property
     def units(self) -> SampleUnits | None:
@@ -170,6 +173,14 @@ class FilesDataset(IterableDataset[Sample]):
         raw.process_fn = None
         return raw
 
+    def labelled(self, labels: Sample) -> "FilesDataset":
+        """Return a dataset of the same parts, whose process function gets samples with labels."""
+        if self.process_fn is None:
+            return self
+        labelled = copy.copy(self)
+        labelled._labels = {name: labels[name] for name in GENERATOR_FIELDS}
+        return labelled
+
     @property
     def can_skip(self) -> bool:
         """Whether each sample is one that was read, so that delivered ones need no parsing."""
@@ -238,7 +249,11 @@ class FilesDataset(IterableDataset[Sample]):
         return fingerprint(facts)
 
     def _process(self, samples: Iterator[Sample]) -> Iterator[Sample]:
-        return samples if self.process_fn is None else _processed(samples, self.process_fn)
+        if self.process_fn is None:
+            return samples
+        if self._labels:
+            samples = ({**sample, **self._labels} for sample in samples)
+        return _processed(samples, self.process_fn)
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()

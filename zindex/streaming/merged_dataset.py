@@ -70,6 +70,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         this number until its ranks or workers change.
     stop_on_first
         With ``cyclic=False``: end with the first exhausted dataset.
+    samples_per_pick
+        Adjacent samples of one dataset; 1 mixes best. Nested datasets should have the same number.
     tail
         With ``cyclic=False``: ``"pad"`` and ``"drop_last"`` give every worker slot, and therefore
         every rank and batch, equally many samples; see `zindex.plan.tail.Tail`. The numbers of
@@ -109,6 +111,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         yield_segment: int = 1024,
         stop_on_first: bool = False,
         tail: Tail | TailName = Tail.EXACT,
+        samples_per_pick: int = 1,
     ) -> None:
         self.datasets = list(datasets)
         self.cyclic, self.seed = cyclic, check_whole("seed", seed, 0)
@@ -134,6 +137,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._from_url_level = False
         # The stream that this process iterates over, and its start.
         self._running: tuple[Stream, StreamStart] | None = None
+        self.samples_per_pick = check_whole("samples_per_pick", samples_per_pick, 1)
         self.tail = parse_tail(tail, (Tail.EXACT, Tail.PAD, Tail.DROP_LAST))
         if self.tail is not Tail.EXACT and (cyclic or stop_on_first or customized_yield_fn):
             raise ConfigError(
@@ -197,6 +201,13 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             If the rank is out of range.
         """
         self._place = check_ranks(dp_rank, dp_size, ("dp_rank", "dp_size"))
+
+    def set_samples_per_pick(self, number: int) -> None:
+        """Set ``samples_per_pick`` of this dataset and of nested ones."""
+        self.samples_per_pick = check_whole("samples_per_pick", number, 1)
+        for dataset in self.datasets:
+            if isinstance(dataset, MergedDataset):
+                dataset.set_samples_per_pick(number)
 
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False
@@ -460,7 +471,14 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             else:
                 streams.append(open_source(self._make_source(dataset), start))
         mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
-        return MixedStream(path, streams, mixing, start, stop_on_first=self.stop_on_first)
+        return MixedStream(
+            path,
+            streams,
+            mixing,
+            start,
+            stop_on_first=self.stop_on_first,
+            samples_per_pick=self.samples_per_pick,
+        )
 
 
 def _choose_order(setting: str, given: bool | str, mode: str) -> str:

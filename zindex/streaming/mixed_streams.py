@@ -29,7 +29,11 @@ class Stream(Protocol):
 
 
 class MixedStream:
-    """Samples of several streams in the order of a mixing; exhausted ones are replaced."""
+    """Samples of several streams in the order of a mixing; exhausted ones are replaced.
+
+    The checkpoint is the number of picks or, within the samples of a pick, the number of earlier
+    picks, of samples of this one, and the source.
+    """
 
     def __init__(
         self,
@@ -39,7 +43,9 @@ class MixedStream:
         start: StreamStart,
         *,
         stop_on_first: bool,
+        samples_per_pick: int,
     ) -> None:
+        self._samples_per_pick = samples_per_pick
         self._key, self._lags_key = f"mix {path}", f"lags {path}"
         self._streams, self._mixing, self._slot = streams, mixing, start.slot
         self._stop_on_first = stop_on_first
@@ -57,30 +63,41 @@ class MixedStream:
 
     def __iter__(self) -> Iterator[Sample]:
         streams, key = self._streams, self._key
-        num_picks: int = self.changed[key]
+        num_picks: int
+        # Samples of an unfinished pick, and its source.
+        begun: tuple[int, int | None] | None = None
+        if isinstance(self.changed[key], int):
+            num_picks = self.changed[key]
+        else:
+            num_picks, *begun = self.changed[key]
         left = {source: iter(streams[source]) for source in self._mixing.sources}
         for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
             unreported = checkpoint
             for pick in picks:
                 num_picks += 1
-                chosen: int | None = pick
-                while True:
+                num_given, chosen = begun or (0, pick)
+                begun = None
+                while num_given < self._samples_per_pick:
                     if chosen not in left:
+                        if num_given:  # the source has ended
+                            break
                         chosen = self._mixing.replace(num_picks, [*left])
                     if chosen is None:
                         break
                     sample = next(left[chosen], None)
-                    if sample is not None:
-                        self.changed = changed = streams[chosen].changed
-                        changed[key] = num_picks
-                        if unreported is not None:
-                            self._checkpoint = changed[self._lags_key] = unreported
-                            unreported = None
-                        yield sample
-                        break
-                    del left[chosen]
-                    if not left or self._stop_on_first:
-                        return
+                    if sample is None:
+                        del left[chosen]
+                        if not left or self._stop_on_first:
+                            return
+                        continue
+                    num_given += 1
+                    self.changed = changed = streams[chosen].changed
+                    is_last = num_given == self._samples_per_pick
+                    changed[key] = num_picks if is_last else [num_picks - 1, num_given, chosen]
+                    if unreported is not None:
+                        self._checkpoint = changed[self._lags_key] = unreported
+                        unreported = None
+                    yield sample
 
 
 @dataclass

@@ -179,22 +179,23 @@ class PartStream(_ReadStream):
 
     def _item(self, finished: int, start: int) -> _Item | None:
         number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
-        return self._open(number, max(start, begun))
+        return self._open(number, max(start, begun), self._upcoming(finished))
 
-    def _open(self, number: int, begun: int) -> _Item | None:
+    def _open(self, number: int, begun: int, upcoming: Iterable[Unit] = ()) -> _Item | None:
         """Return a part by its number in all epochs; None after the last epoch."""
-        source = self.source
-        dataset, num_items = source.dataset, source.num_items
+        source, num_items = self.source, self.source.num_items
         epoch, part = divmod(number, num_items)
         if epoch and not source.cyclic:
             return None
+        labels = self._labels(source.seed, epoch)
+        dataset = source.labelled(labels)
         order = epoch + self._past
         key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
         samples: Iterator[Sample]
         num_skipped = 0
         if getattr(dataset, "units", None) is not None:
             unit = self._unit(part, epoch, begun)
-            samples, num_skipped = dataset.read_unit(unit, self._upcoming(finished)), unit.skip
+            samples, num_skipped = dataset.read_unit(unit, upcoming), unit.skip
         elif source.order != "keyed":
             samples = dataset.read_part(part)
         elif getattr(dataset, "num_together", 1) > 1:
@@ -213,7 +214,6 @@ class PartStream(_ReadStream):
         if source.order != "keyed":
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
-        labels = self._labels(source.seed, epoch)
         return _Item(part, samples, labels, num_items, begun, num_skipped, number)
 
     def _unit(self, part: int, epoch: int, begun: int) -> Unit:
@@ -328,8 +328,10 @@ class UrlStream(_ReadStream):
         if epoch and not self.source.cyclic:
             return None
         seed = self.source.seed + SEED_STEP * epoch + 64 * slot.rank + slot.slot
-        samples = shuffle_like_cogdata(dataset.read_url(url), dataset.shuffle_buffer, seed=seed)
-        return _Item(url, samples, self._labels(seed, epoch), num_items, start)
+        labels = self._labels(seed, epoch)
+        read = self.source.labelled(labels).read_url
+        samples = shuffle_like_cogdata(read(url), dataset.shuffle_buffer, seed=seed)
+        return _Item(url, samples, labels, num_items, start)
 
 
 def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:

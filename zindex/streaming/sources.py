@@ -66,6 +66,11 @@ class StreamSource:
         share = -(-units.num_units // num_ranks) * units.block * units.width
         return int(min(share, units.num_samples))
 
+    def labelled(self, labels: dict[str, Any]) -> Any:
+        """Return the dataset; its process function, if any, gets samples with labels."""
+        labelled = getattr(self.dataset, "labelled", None)
+        return self.dataset if labelled is None else labelled(labels)
+
     def lengths(self, epoch: int) -> Int64Array | None:
         """Return the samples of each part of an epoch; None if that is not known."""
         units = getattr(self.dataset, "units", None)

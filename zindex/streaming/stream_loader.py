@@ -1,17 +1,20 @@
 """A loader of streams, which keeps the state of the delivered batches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from zindex.errors import StateMismatchError
+from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.io.object_calls import may_fork
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
+
+#: What the samples of a batch are of.
+BatchFrom = Literal["mixture", "source"]
 
 
 class StreamLoader:
@@ -25,17 +28,22 @@ class StreamLoader:
         num_workers: int = 0,
         collate: Callable[[list[Sample]], Any] = mixed_collate,
         drop_last: bool = False,
+        batch_from: BatchFrom = "mixture",
         state: State | Sequence[State] | None = None,
         **settings: Any,
     ) -> None:
         check_whole("batch_size", batch_size, 1)
+        check_choice("batch_from", batch_from, get_args(BatchFrom))
         self.dataset = dataset
+        batches: Any = {"dataset": dataset, "batch_size": batch_size, "drop_last": drop_last}
+        if batch_from == "source":
+            dataset.set_samples_per_pick(batch_size)
+            of_sources = SourceBatches(dataset, batch_size, drop_last=drop_last)
+            batches = {"dataset": of_sources, "batch_size": None}
         self._loader: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_size,
+            **batches,
             num_workers=check_whole("num_workers", num_workers, 0),
             collate_fn=_WithState(collate),
-            drop_last=drop_last,
             **settings,
         )
         self._state: State = {}
@@ -103,6 +111,46 @@ class StreamLoader:
         self._state = dict(state)
 
 
+class SourceBatches(IterableDataset[list[Sample]]):
+    """Batches of a stream, each of samples of one source.
+
+    Parameters
+    ----------
+    dataset
+        Its ``samples_per_pick`` is the batch size.
+    batch_size
+        Samples of a batch. At the end of a finite source it has fewer.
+    drop_last
+        Whether such batches are left out.
+    """
+
+    def __init__(self, dataset: MergedDataset, batch_size: int, *, drop_last: bool) -> None:
+        if any(map(_has_function, [dataset, *dataset.datasets])):
+            raise ConfigError(
+                "batch_from='source' needs samples of sources, a customized_yield_fn gives others; "
+                "leave one of them out"
+            )
+        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        batch: list[Sample] = []
+        for sample in self.dataset:
+            if batch and sample["__datasetname__"] != batch[0]["__datasetname__"]:
+                if not self.drop_last:
+                    yield batch
+                batch = []
+            batch.append(sample)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+
+def _has_function(dataset: Any) -> bool:
+    return getattr(dataset, "customized_yield_fn", None) is not None
+
+
 class _WithState:
     """Collate function that returns the state of a batch beside it."""
 
@@ -124,6 +172,7 @@ def stream_loader(
     num_workers: int = 0,
     collate: Callable[[list[Sample]], Any] = mixed_collate,
     drop_last: bool = False,
+    batch_from: BatchFrom = "mixture",
     variables: Mapping[str, Any] | None = None,
     state: State | Sequence[State] | None = None,
     **settings: Any,
@@ -143,6 +192,9 @@ def stream_loader(
         for samples of equal fields.
     drop_last
         Whether a last, shorter batch of each worker is left out.
+    batch_from
+        ``"source"``: all samples of a batch are of one source, and the percents are those of
+        batches. At the end of a finite source a batch is shorter.
     variables
         Variables of the YAML file.
     state
@@ -184,6 +236,7 @@ def stream_loader(
         num_workers=num_workers,
         collate=collate,
         drop_last=drop_last,
+        batch_from=batch_from,
         state=state,
         **settings,
     )
