@@ -107,3 +107,45 @@ def test_samples_skipped_by_a_process_function_are_counted(texts: Path) -> None:
     # Lines after the last sample are not part of its state.
     skipped = [number % 2 for number in half.numbers]
     assert state["leaf texts @0/1"][1][2] == sum(skipped[: 30 - skipped[::-1].index(0)])
+
+
+class Numbered:
+    """A process function that counts its inputs."""
+
+    one_to_one = True
+
+    def __init__(self) -> None:
+        self.num_made = 0
+
+    def __call__(self, samples: Any) -> Any:
+        for sample in samples:
+            self.num_made += 1
+            yield {**sample, "made": True}
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("order", [True, False])
+def test_resuming_makes_no_delivered_sample_again(
+    tmp_path: Path, suffix: str, *, order: bool
+) -> None:
+    content = "".join(f'{{"id": "{number}"}}\n' for number in range(2000)).encode()
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix else content)
+
+    def new() -> tuple[MergedDataset, Numbered]:
+        function = Numbered()
+        source: Any = JsonlIterableDataset(path, function)
+        source.name, source.percent = "files", 1
+        return MergedDataset([source], False, shuffle_streaming_subsets=order), function
+
+    dataset, _ = new()
+    samples = list(dataset)
+    assert len(samples) == 2000
+    for cut in (1, 11, 1500):
+        again, function = new()
+        rest = list(again.__iter_from__(to_state(samples[:cut])))
+        assert [one["id"] for one in rest] == [one["id"] for one in samples[cut:]]
+        assert all(one["made"] for one in rest)
+        assert function.num_made == 2000 - cut
+    if not suffix:
+        assert len(new()[0]) == 2000

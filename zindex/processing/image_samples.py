@@ -151,6 +151,8 @@ class _PerSample:
     def __init__(self, on_damage: OnDamage) -> None:
         check_choice("on_damage", on_damage, get_args(OnDamage))
         self.on_damage = on_damage
+        #: Whether each sample has an output.
+        self.one_to_one = on_damage == "error"
         #: Samples skipped so far in this process.
         self.num_skipped = 0
 

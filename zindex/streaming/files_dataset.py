@@ -49,7 +49,9 @@ class FilesDataset(IterableDataset[Sample]):
         Takes an iterator over the raw samples of a part and yields samples, each with the
         ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
         samples when its input ends. None leaves samples unchanged. Its ``num_skipped`` and
-        ``fingerprint()``, if present, are added to the dataset's. In a `MergedDataset`, random
+        ``fingerprint()``, if present, are added to the dataset's. ``one_to_one = True`` declares
+        that it makes one output of each input, in order and independently: resuming then makes only
+        new ones, and the number of samples is known. In a `MergedDataset`, random
         choices of `zindex.processing.sample_generator.sample_generator` do not depend on workers.
     shuffle_buffer
         Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
@@ -82,7 +84,9 @@ class FilesDataset(IterableDataset[Sample]):
         self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
         # Whether any sample can be skipped.
-        self.may_skip = on_damage == "skip" or hasattr(process_fn, "num_skipped")
+        self.may_skip = on_damage == "skip" or (
+            hasattr(process_fn, "num_skipped") and not getattr(process_fn, "one_to_one", False)
+        )
         self.process_fn = process_fn
         self.urls = list(files.urls)
         self._requests = UnitRequests()
@@ -128,7 +132,7 @@ class FilesDataset(IterableDataset[Sample]):
         """
         if self.units is None:
             members = self._members(part)
-            return self._process(chain.from_iterable(map(self.files.read_part, members)))
+            return self.process(chain.from_iterable(map(self.files.read_part, members)))
         return self.read_unit(Unit(part))
 
     def read_mixed(self, part: int, *, seed: int, name: str, epoch: int) -> Iterator[Sample]:
@@ -143,7 +147,7 @@ class FilesDataset(IterableDataset[Sample]):
         """
         places = np.array(self._members(part))
         members = keyed_order(places, self.files.num_parts, seed=seed, name=name, epoch=epoch)
-        return self._process(take_turns(map(self.files.read_part, members.tolist())))
+        return self.process(take_turns(map(self.files.read_part, members.tolist())))
 
     def _members(self, part: int) -> range:
         """Return the numbers of the files of a group, or of their parts."""
@@ -160,7 +164,7 @@ class FilesDataset(IterableDataset[Sample]):
         upcoming
             Units that are read next, which are requested from object stores in advance.
         """
-        return self._process(self._parse(unit, upcoming or iter(())))
+        return self.process(self._parse(unit, upcoming or iter(())))
 
     @property
     def packs(self) -> bool:
@@ -183,8 +187,9 @@ class FilesDataset(IterableDataset[Sample]):
 
     @property
     def can_skip(self) -> bool:
-        """Whether each sample is one that was read, so that delivered ones need no parsing."""
-        return self.process_fn is None and not self.may_skip
+        """Whether each sample is made of one, so that delivered ones need not be made again."""
+        one_to_one = self.process_fn is None or getattr(self.process_fn, "one_to_one", False)
+        return one_to_one and not self.may_skip
 
     def _parse(self, unit: Unit, upcoming: Iterator[Unit]) -> Iterator[Sample]:
         """Yield the samples of a unit."""
@@ -229,7 +234,7 @@ class FilesDataset(IterableDataset[Sample]):
     def read_url(self, number: int) -> Iterator[Sample]:
         """Return the samples of a file, through one call of the process function."""
         parts = self.files.url_parts(number)
-        return self._process(sample for part in parts for sample in self.files.read_part(part))
+        return self.process(sample for part in parts for sample in self.files.read_part(part))
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the files, and of the process function if it has one.
@@ -248,7 +253,8 @@ class FilesDataset(IterableDataset[Sample]):
             facts["process_fn"] = of_function()
         return fingerprint(facts)
 
-    def _process(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+    def process(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+        """Return the outputs of the process function, if any, for raw samples."""
         if self.process_fn is None:
             return samples
         if self._labels:

@@ -181,7 +181,9 @@ class PartStream(_ReadStream):
         number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
         return self._open(number, max(start, begun), self._upcoming(finished))
 
-    def _open(self, number: int, begun: int, upcoming: Iterable[Unit] = ()) -> _Item | None:
+    def _open(
+        self, number: int, begun: int, upcoming: Iterator[Unit] | None = None
+    ) -> _Item | None:
         """Return a part by its number in all epochs; None after the last epoch."""
         source, num_items = self.source, self.source.num_items
         epoch, part = divmod(number, num_items)
@@ -192,26 +194,25 @@ class PartStream(_ReadStream):
         order = epoch + self._past
         key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
         samples: Iterator[Sample]
-        num_skipped = 0
+        is_keyed = source.order == "keyed"
+        can_skip = getattr(dataset, "can_skip", False)
+        num_skipped = begun // self._scale if can_skip else 0
         if getattr(dataset, "units", None) is not None:
-            unit = self._unit(part, epoch, begun)
-            samples, num_skipped = dataset.read_unit(unit, upcoming), unit.skip
-        elif source.order != "keyed":
-            samples = dataset.read_part(part)
-        elif getattr(dataset, "num_together", 1) > 1:
-            samples = shuffle_samples(
-                dataset.read_mixed(part, **key),
-                dataset.shuffle_buffer,
-                key=(source.seed, source.name, order, part),
-            )
+            samples = dataset.read_unit(self._unit(part, epoch, begun), upcoming)
         else:
-            part = int(keyed_order(np.array([part]), num_items, **key)[0])
-            samples = shuffle_samples(
-                dataset.read_part(part),
-                dataset.shuffle_buffer,
-                key=(source.seed, source.name, order, part),
-            )
-        if source.order != "keyed":
+            raw = dataset.without_process_fn() if can_skip else dataset
+            if is_keyed and getattr(dataset, "num_together", 1) > 1:
+                samples = raw.read_mixed(part, **key)
+            else:
+                if is_keyed:
+                    part = int(keyed_order(np.array([part]), num_items, **key)[0])
+                samples = raw.read_part(part)
+            buffer = dataset.shuffle_buffer if is_keyed else 0
+            of_part = (source.seed, source.name, order, part)
+            samples = shuffle_samples(samples, buffer, key=of_part)
+            if can_skip:  # only those that are left are processed
+                samples = dataset.process(islice(samples, num_skipped, None))
+        if not is_keyed:
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
         return _Item(part, samples, labels, num_items, begun, num_skipped, number)
