@@ -145,8 +145,11 @@ class ImageReader:
         return (side, longer) if width <= height else (longer, side)
 
 
-class _PerSample:
+class PerSample:
     """Base of process functions that map one sample to one sample and may skip damaged ones."""
+
+    #: What a sample must have, for errors.
+    content = "image and text"
 
     def __init__(self, on_damage: OnDamage) -> None:
         check_choice("on_damage", on_damage, get_args(OnDamage))
@@ -162,7 +165,7 @@ class _PerSample:
         Raises
         ------
         SourceError
-            If the image or text is missing or damaged, unless a stream skips such samples.
+            If its content is missing or damaged, unless a stream skips such samples.
         """
         return self._make(source) if isinstance(source, Mapping) else self._make_stream(source)
 
@@ -176,10 +179,10 @@ class _PerSample:
             return self.make(sample)
         except ConfigError:  # of the tokenizer
             raise
-        except Exception as error:  # Pillow raises many types of errors
+        except Exception as error:  # decoders raise many types of errors
             raise SourceError(
                 f"sample {sample.get('__key__')!r} of {sample.get('__url__')} must have a readable "
-                f"image and text: {error}; restore it, or leave it out with on_damage='skip'"
+                f"{self.content}: {error}; restore it, or leave it out with on_damage='skip'"
             ) from error
 
     def _make_stream(self, source: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
@@ -195,7 +198,7 @@ class _PerSample:
             yield made
 
 
-class ImageTextPairs(_PerSample):
+class ImageTextPairs(PerSample):
     """Process function that converts an image and its text to tensors.
 
     Parameters
@@ -252,8 +255,8 @@ class ImageTextPairs(_PerSample):
 
     def make(self, sample: Mapping[str, Any]) -> Sample:
         """Return a sample with image and text as tensors."""
-        image = _find(sample, self.image_fields, "an image")
-        text = _find(sample, self.text_fields, "a text", of_sidecar=True)
+        image = find_field(sample, self.image_fields, "an image")
+        text = find_field(sample, self.text_fields, "a text", of_sidecar=True)
         text = text.decode() if isinstance(text, bytes) else text
         if not isinstance(text, str):
             raise ValueError(f"a text must be text, got {type(text).__name__}")
@@ -267,7 +270,7 @@ class ImageTextPairs(_PerSample):
         return rest | {"img": self.reader.read(image), "txt": tokens, "txt_mask": mask}
 
 
-class ImageRecords(_PerSample):
+class ImageRecords(PerSample):
     """Process function that converts the image of a record to a tensor under ``image``.
 
     Parameters
@@ -302,7 +305,7 @@ class ImageRecords(_PerSample):
         """Return a record with its image as a tensor; None is unchanged, as upstream."""
         if "image" in sample and sample["image"] is None:
             return dict(sample)
-        image = _find(sample, self.image_fields, "an image")
+        image = find_field(sample, self.image_fields, "an image")
         dropped = {*self.image_fields} - {"imagepath"}
         rest = {key: value for key, value in sample.items() if key not in dropped}
         return rest | {"image": self.reader.read(image)}
@@ -326,7 +329,7 @@ class ImageJsonlProcessFnBuilder(ImageRecords):
     """`ImageRecords` under upstream's name."""
 
 
-def _find(
+def find_field(
     sample: Mapping[str, Any], fields: Sequence[str], what: str, *, of_sidecar: bool = False
 ) -> Any:
     """Return the first field that a sample has; ``of_sidecar`` adds hints to the error."""

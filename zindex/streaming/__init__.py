@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         ImageTextPairProcessFnBuilder as ImageTextPairProcessFnBuilder,
     )
     from zindex.processing.image_samples import ImageTextPairs as ImageTextPairs
+    from zindex.processing.media_samples import AudioClips as AudioClips
+    from zindex.processing.media_samples import VideoFrames as VideoFrames
     from zindex.processing.sample_generator import sample_generator as sample_generator
     from zindex.processing.text_packing import (
         TextJonslProcessFnBuilder as TextJonslProcessFnBuilder,

@@ -27,8 +27,8 @@ _UPSTREAM = {
     "TextJonslProcessFnBuilder": "processfns",
 }
 _OWN = (
-    *("ImageRecords", "ImageTextPairs", "RecordDataset", "RecordIterableDataset"),
-    *("TextPacking", "ZarrText", "open_keyed_dataset", "open_run_split"),
+    *("AudioClips", "ImageRecords", "ImageTextPairs", "RecordDataset", "RecordIterableDataset"),
+    *("TextPacking", "VideoFrames", "ZarrText", "open_keyed_dataset", "open_run_split"),
 )
 #: Names of `zindex.streaming` that a file may use, with or without the package.
 OFFERED = tuple(sorted((*_UPSTREAM, *_OWN)))
