@@ -39,6 +39,10 @@ class Tail(StrEnum):
     - ``WRAP`` fills the unit up to u with the first items of the same pass, cyclically if the pass
       is shorter than a unit, so that these are delivered twice. AstrAI's sampler and torch's
       ``DistributedSampler`` do so.
+
+    Streams share parts of sources between their worker slots: ``DROP_LAST`` leaves out, and ``PAD``
+    fills up, the difference to the shortest or longest slot; see
+    `zindex.streaming.merged_dataset.MergedDataset`.
     """
 
     DROP_LAST = "drop_last"

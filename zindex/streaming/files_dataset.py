@@ -1,7 +1,7 @@
 """Stream the samples of jsonl files, tar archives and stores of records, part by part."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import chain
@@ -15,6 +15,7 @@ from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
 from zindex.io.request_threads import DaemonPool
 from zindex.plan.settings import check_whole
+from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
 from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
@@ -32,10 +33,6 @@ from zindex.streaming.unit_requests import Unit, UnitRequests
 _NUM_UNITS, _NUM_CALLS = 2048, 512
 # Files that are read at a time if they can only be read in order, and groups of them that are left.
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
-
-Sample = dict[str, Any]
-#: Maps the raw samples of a part to those of the dataset; called once for each part.
-ProcessFn = Callable[[Iterator[Sample]], Iterable[Sample]]
 
 
 class FilesDataset(IterableDataset[Sample]):
@@ -257,27 +254,13 @@ class FilesDataset(IterableDataset[Sample]):
         """Return the outputs of the process function, if any, for raw samples."""
         if self.process_fn is None:
             return samples
-        if self._labels:
-            samples = ({**sample, **self._labels} for sample in samples)
-        return _processed(samples, self.process_fn)
+        return call_process_fn(self.process_fn, samples, self._labels)
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for part in range(first, self.num_parts, step):
             yield from self.read_part(part)
-
-
-def _processed(samples: Iterator[Sample], process_fn: ProcessFn) -> Iterator[Sample]:
-    """Yield processed samples, and check that each has ``__url__`` and ``__key__``."""
-    for sample in process_fn(samples):
-        if type(sample) is not dict or "__key__" not in sample or "__url__" not in sample:
-            what = sorted(sample) if isinstance(sample, dict) else type(sample).__name__
-            raise ConfigError(
-                "a process function must yield dicts that keep __url__ and __key__ of the sample "
-                f"they are made of, {process_fn!r} yields {what}; copy both"
-            )
-        yield sample
 
 
 class JsonlIterableDataset(FilesDataset):

@@ -202,13 +202,6 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """
         self._place = check_ranks(dp_rank, dp_size, ("dp_rank", "dp_size"))
 
-    def set_samples_per_pick(self, number: int) -> None:
-        """Set ``samples_per_pick`` of this dataset and of nested ones."""
-        self.samples_per_pick = check_whole("samples_per_pick", number, 1)
-        for dataset in self.datasets:
-            if isinstance(dataset, MergedDataset):
-                dataset.set_samples_per_pick(number)
-
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False
     ) -> None:

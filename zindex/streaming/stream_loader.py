@@ -37,7 +37,7 @@ class StreamLoader:
         self.dataset = dataset
         batches: Any = {"dataset": dataset, "batch_size": batch_size, "drop_last": drop_last}
         if batch_from == "source":
-            dataset.set_samples_per_pick(batch_size)
+            _set_samples_per_pick(dataset, batch_size)
             of_sources = SourceBatches(dataset, batch_size, drop_last=drop_last)
             batches = {"dataset": of_sources, "batch_size": None}
         self._loader: DataLoader[Any] = DataLoader(
@@ -145,6 +145,13 @@ class SourceBatches(IterableDataset[list[Sample]]):
                 batch = []
         if batch and not self.drop_last:
             yield batch
+
+
+def _set_samples_per_pick(dataset: MergedDataset, number: int) -> None:
+    dataset.samples_per_pick = number
+    for nested in dataset.datasets:
+        if isinstance(nested, MergedDataset):
+            _set_samples_per_pick(nested, number)
 
 
 def _has_function(dataset: Any) -> bool:
