@@ -40,7 +40,7 @@ def test_every_cut_gives_equal_shares(tmp_path: Path, tail: Any, slots: tuple[in
     pads = count_pads(whole.samples())
     assert pads == (total - 365 if tail == "pad" else 0)
     assert abs(total - 365) < 2 * slots[0] * max(1, slots[1])
-    for cut in (1, 100, 300, total - 1):
+    for cut in (100, total - 1):
         first = Run(new, *slots, ahead=0)
         first.advance(cut)
         again = Run(new, *slots, first.own_states(), ahead=0).drain()
@@ -66,6 +66,19 @@ def test_units_of_unequal_lengths(tmp_path: Path) -> None:
     ids = Counter(sample["id"] for sample in run.samples() if "__padding__" not in sample)
     assert set(ids.values()) == {1}
     assert len(ids) == 9024
+
+
+def test_sources_that_are_not_read_have_no_share() -> None:
+    def new() -> MergedDataset:
+        unread = MergedDataset([Items("c", 9)], cyclic=False)
+        unread.percent = 0
+        sources = [Items("a", 5), Items("b", 7, 0), unread]
+        return MergedDataset(sources, cyclic=False, tail="pad")
+
+    run = Run(new, 3, 0, ahead=0).drain()
+    assert [len(rank.delivered) for rank in run.ranks] == [2, 2, 2]
+    assert count_pads(run.samples()) == 1
+    assert len(new()) == 5
 
 
 def test_padding_has_no_weight() -> None:

@@ -169,13 +169,13 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 "times; states are kept by name: rename all but one"
             )
 
-    def sources(self) -> list[StreamSource]:
-        """Return all sources of this dataset and of nested ones, in order."""
+    def sources(self, *, read: bool = False) -> list[StreamSource]:
+        """Return all sources of this dataset and of nested ones, or those of percent > 0."""
         found: list[StreamSource] = []
         for dataset in self.datasets:
             if isinstance(dataset, MergedDataset):
-                found += dataset.sources()
-            else:
+                found += dataset.sources(read=read) if dataset.percent or not read else []
+            elif dataset.percent or not read:
                 found.append(self._make_source(dataset))
         return found
 
@@ -231,9 +231,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def state_dict(self) -> State:
         """Return the state of this process after the last sample that it has yielded.
 
-        torchdata's ``StatefulDataLoader`` calls it in each loader worker, where it is the state of
-        this worker alone, valid for as many ranks and workers. Cost: O(sources). For other numbers,
-        keep the states of delivered samples: see `zindex.streaming.stream_loader`.
+        In a loader worker, where torchdata's ``StatefulDataLoader`` calls it, it is that of the
+        worker alone, for as many ranks and workers: see `zindex.streaming.stream_loader` for others.
         """
         if self._running is None:
             return dict(self._state or {})
@@ -337,7 +336,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         if self.cyclic or self.customized_yield_fn is not None or self.stop_on_first:
             raise TypeError("an infinite stream, or the outputs of a function, have no length")
         _, num_ranks = self._place or find_place()
-        counts = [source.count_samples(num_ranks) for source in self.sources()]
+        counts = [source.count_samples(num_ranks) for source in self.sources(read=True)]
         if None in counts:
             raise TypeError("a process function, or a file read in order, has no known length")
         return sum(count for count in counts if count is not None)
@@ -407,7 +406,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         begin |= {"origin": start.origin.to_json()}
         stream = self._open("/", start, ignore_yield)
         if self.tail is not Tail.EXACT:
-            stream = EvenStream(stream, self.sources(), start, self.tail)
+            stream = EvenStream(stream, self.sources(read=True), start, self.tail)
         self._running = stream, start
         samples = resuming.attach_start(iter(stream), begin)
         return resuming.name_states(samples) if isinstance(stream, YieldStream) else samples

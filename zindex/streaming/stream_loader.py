@@ -125,7 +125,7 @@ class SourceBatches(IterableDataset[list[Sample]]):
     """
 
     def __init__(self, dataset: MergedDataset, batch_size: int, *, drop_last: bool) -> None:
-        if any(map(_has_function, [dataset, *dataset.datasets])):
+        if _has_function(dataset):
             raise ConfigError(
                 "batch_from='source' needs samples of sources, a customized_yield_fn gives others; "
                 "leave one of them out"
@@ -155,7 +155,10 @@ def _set_samples_per_pick(dataset: MergedDataset, number: int) -> None:
 
 
 def _has_function(dataset: Any) -> bool:
-    return getattr(dataset, "customized_yield_fn", None) is not None
+    """Return whether a dataset, or one within it, has a ``customized_yield_fn``."""
+    if not isinstance(dataset, MergedDataset):
+        return False
+    return dataset.customized_yield_fn is not None or any(map(_has_function, dataset.datasets))
 
 
 class _WithState:
