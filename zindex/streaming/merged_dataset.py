@@ -232,7 +232,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """Return the state of this process after the last sample that it has yielded.
 
         In a loader worker, where torchdata's ``StatefulDataLoader`` calls it, it is that of the
-        worker alone, for as many ranks and workers: see `zindex.streaming.stream_loader` for others.
+        worker alone, for as many ranks and workers; `zindex.stream_loader` has states for others.
         """
         if self._running is None:
             return dict(self._state or {})
