@@ -111,8 +111,21 @@ class EncodedFiles(WrappedFiles):
         raise NotImplementedError
 
 
-def fit_ids(ids: Int64Array, dtype: str) -> AnyArray:
-    """Return ids in the dtype in which they are stored; ConfigError if one does not fit."""
+def fit_ids(ids: Int64Array, dtype: str, num_ids: int | None = None) -> AnyArray:
+    """Return ids in the dtype in which they are stored.
+
+    Parameters
+    ----------
+    ids, dtype
+        The ids, and the dtype.
+    num_ids
+        Number of ids of the vocabulary; None if unknown.
+
+    Raises
+    ------
+    ConfigError
+        If an id does not fit the dtype, or the vocabulary does not have it.
+    """
     if ids.size:
         least, most, limit = int(ids.min()), int(ids.max()), int(np.iinfo(dtype).max)
         if least < 0 or most > limit:
@@ -121,4 +134,9 @@ def fit_ids(ids: Int64Array, dtype: str) -> AnyArray:
                 f"those from 0 to {limit:,}, got {most if most > limit else least:,}; take a wider "
                 "one, such as int32"
             )
-    return ids.astype(dtype)
+        if num_ids is not None and most >= num_ids:
+            raise ConfigError(
+                f"a tokenizer must give ids of its vocabulary, which has {num_ids:,}, got "
+                f"{most:,}; mend the tokenizer"
+            )
+    return ids.astype(dtype, copy=False)

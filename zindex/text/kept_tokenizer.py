@@ -118,6 +118,12 @@ def _read_vocab(tokenizer: Any) -> Mapping[str, int] | None:
     return found if isinstance(found, Mapping) else None
 
 
+def count_ids(encoder: TextEncoder) -> int | None:
+    """Return the number of ids of a tokenizer, including gaps; None if unknown."""
+    vocab, size = _read_vocab(encoder.tokenizer), encoder.vocab_size()
+    return size if vocab is None else _count_ids(vocab, size)
+
+
 def _count_ids(vocab: Mapping[str, int], size: int | None) -> int:
     """Return the number of ids, starting at 0 and including gaps."""
     return max(size or 0, 1 + max(vocab.values(), default=-1))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
-from itertools import chain, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -161,7 +161,14 @@ class TextEncoder:
             if plain and not _takes(encode, "add_special_tokens"):
                 plain = {}
             found = [encode(text, **plain) for text in texts]
-        return [self._take_ids(ids) for ids in found]
+        lists = [getattr(ids, "ids", ids) for ids in found]
+        if hasattr(tokenizer, "encode_batch_fast") and all(type(ids) is list for ids in lists):
+            # Lists of whole numbers, of which one array is made in a fifth of the time.
+            lengths = list(map(len, lists))
+            flat = np.fromiter(chain.from_iterable(lists), np.int64, sum(lengths))
+            stops = accumulate(lengths)
+            return [flat[b - size : b] for b, size in zip(stops, lengths, strict=True)]
+        return [self._take_ids(ids) for ids in lists]
 
     def encode_parts(self, texts: Sequence[str], within: Sequence[bool]) -> list[Int64Array]:
         """Return the ids of parts of texts, with no special tokens except those written in them.
@@ -265,7 +272,9 @@ class TextEncoder:
             encode = partial(rust.encode_batch, texts, add_special_tokens=False)
             found = self._within_limits(texts, encode)
             return [
-                np.column_stack((self._take_ids(x), np.array(x.offsets, np.int64).reshape(-1, 2)))
+                np.column_stack(
+                    (np.array(x.ids, np.int64), np.array(x.offsets, np.int64).reshape(-1, 2))
+                )
                 for x in found
             ]
         tables = []
@@ -303,7 +312,7 @@ class TextEncoder:
 
     def _take_ids(self, ids: Any) -> Int64Array:
         """Return ids as an array."""
-        array = np.asarray(getattr(ids, "ids", ids))
+        array = np.asarray(ids)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise ConfigError(
                 "a tokenizer must give a list of whole numbers for a text, "

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import chain
+from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
-from zindex.arrays import AnyArray, BoolArray
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.sources.sample_files import SampleFiles
 from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
 from zindex.text.encoded_files import EncodedFiles, Sample, fit_ids
+from zindex.text.kept_tokenizer import count_ids
 from zindex.text.length_limits import Cut, LengthLimits, LengthReport
 from zindex.text.loss_masks import DialogueCutter, MaskedText
 from zindex.text.record_json import find_json_texts
@@ -34,6 +35,7 @@ _MAX_NOTES = 64
 _MASKS = "whole texts"
 #: Placeholder of a required id that the tokenizer does not define.
 UNKNOWN_ID = -1
+_NO_MASK = np.zeros(0, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,15 @@ class _Sequence:
     trains_end: bool = True
 
     @property
-    def keys(self) -> Iterator[tuple[MaskedText, bool]]:
+    def keys(self) -> list[tuple[MaskedText, bool]]:
         """Each part, and whether it follows other text."""
-        for number, part in enumerate(self.parts):
-            yield part, self.is_answer or number > 0
+        follows = self.is_answer
+        return [(part, follows or number > 0) for number, part in enumerate(self.parts)]
 
 
+# A part and whether it follows other text, and its ids and mask.
+_Key = tuple[MaskedText, bool]
+_Encoded = tuple[AnyArray, BoolArray]
 # A record before its texts are tokenised: its object, its sequences, and the rewards of a group.
 _Draft = tuple[Sample, list[_Sequence], Sequence[float]]
 
@@ -176,6 +181,10 @@ class TokenRecords(EncodedFiles):
         # Records by the name of what was normalised or not read. It is replaced, never modified:
         # the copies of other threads share it.
         self._notes: Mapping[str, int] = {}
+        self._num_ids = count_ids(encoder)
+        self._names = tuple(settings.dtypes)
+        self._no_ids = np.zeros(0, settings.token_dtype)
+        self._own_ids: dict[int, AnyArray] = {}
         self._special = SpecialTexts(special) if settings.special_in_text == "refuse" else None
 
     def identity(self) -> dict[str, Any]:
@@ -319,35 +328,70 @@ class TokenRecords(EncodedFiles):
 
     def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
         # Equal parts are tokenised once.
-        known = (sequence.keys for _, sequences, _ in batch for sequence in sequences)
-        keys = list(dict.fromkeys(chain.from_iterable(known)))
-        parts = [part for part, _ in keys]
-        found = self.encoder.encode_spans(
-            [part.text for part in parts],
-            [follows for _, follows in keys],
-            [part.spans for part in parts],
-        )
-        dtype = self.settings.token_dtype
-        encoded = {
-            key: (fit_ids(ids, dtype), mask) for key, (ids, mask) in zip(keys, found, strict=True)
-        }
-        for sample, sequences, rewards in batch:
-            pairs = [self._join(sequence, encoded) for sequence in sequences]
-            cut = self._cut_lengths(sample, [len(mask) for _, mask in pairs])
-            if cut.lost and self.settings.limits.on_long == "drop":
-                self.num_dropped += 1
-                continue
-            if cut.lost:
-                self.num_truncated += 1
-                self.num_cut_tokens += sum(cut.lost.values())
+        keys = [[sequence.keys for sequence in sequences] for _, sequences, _ in batch]
+        unique = dict.fromkeys(key for own in keys for found in own for key in found)
+        parts = self._encode_parts(list(unique), batch)
+        settings = self.settings
+        has_masks, is_measured = settings.train_type != "seq", self.report is not None
+        has_limits = is_measured or bool(settings.limits.limits)
+        for (sample, sequences, rewards), own in zip(batch, keys, strict=True):
             pairs = [
-                (part[start:stop], mask[start:stop])
-                for (part, mask), (start, stop) in zip(pairs, cut.spans, strict=True)
+                self._join(sequence, [parts[key] for key in found], has_mask=has_masks)
+                for sequence, found in zip(sequences, own, strict=True)
             ]
-            answers = pairs[1:] if self.settings.has_prompts else pairs
-            self.num_untrained += not all(mask.any() for _, mask in answers)
-            record = {name: sample[name] for name in ("__key__", "__url__")}
+            if has_limits:
+                cut = self._cut_lengths(sample, [len(ids) for ids, _ in pairs])
+                if cut.lost and settings.limits.on_long == "drop":
+                    self.num_dropped += 1
+                    continue
+                if cut.lost:
+                    self.num_truncated += 1
+                    self.num_cut_tokens += sum(cut.lost.values())
+                    pairs = [
+                        (ids[start:stop], mask[start:stop])
+                        for (ids, mask), (start, stop) in zip(pairs, cut.spans, strict=True)
+                    ]
+            if has_masks:
+                answers = pairs[1:] if settings.has_prompts else pairs
+                self.num_untrained += not all(mask.any() for _, mask in answers)
+            record = {"__key__": sample["__key__"], "__url__": sample["__url__"]}
             yield record | self._make(pairs, rewards)
+
+    def _encode_parts(self, keys: Sequence[_Key], batch: Sequence[_Draft]) -> dict[_Key, _Encoded]:
+        """Return the ids and masks of parts of a batch, in the dtypes in which they are stored."""
+        if not keys:
+            return {}
+        found = self._encode_keys(keys)
+        flat = np.concatenate([ids for ids, _ in found])
+        try:
+            flat = fit_ids(flat, self.settings.token_dtype, self._num_ids)
+        except ConfigError as error:
+            for sample, sequences, _ in batch:  # the first record with an id that does not fit
+                own = {key for sequence in sequences for key in sequence.keys}
+                for key, (ids, _) in zip(keys, found, strict=True):
+                    if key in own:
+                        self._fit_part(sample, ids, error)
+            raise
+        stops = accumulate((len(ids) for ids, _ in found), initial=0)
+        return {
+            key: (flat[start:stop], mask)
+            for key, (_, mask), (start, stop) in zip(keys, found, pairwise(stops), strict=True)
+        }
+
+    def _encode_keys(self, keys: Sequence[_Key]) -> Sequence[tuple[Int64Array, BoolArray]]:
+        """Return the ids and masks of parts; documents have no masks."""
+        texts, within = [part.text for part, _ in keys], [follows for _, follows in keys]
+        if self.settings.train_type == "seq":
+            return [(ids, _NO_MASK) for ids in self.encoder.encode_parts(texts, within)]
+        return self.encoder.encode_spans(texts, within, [part.spans for part, _ in keys])
+
+    def _fit_part(self, sample: Sample, ids: Int64Array, cause: ConfigError) -> None:
+        """Raise with the place of a record if ids of it do not fit."""
+        try:
+            fit_ids(ids, self.settings.token_dtype, self._num_ids)
+        except ConfigError as error:
+            where = f"record {sample['__key__']!r} of {sample['__url__']}"
+            raise ConfigError(f"{error}, in {where}") from cause
 
     def _cut_lengths(self, sample: Sample, lengths: Sequence[int]) -> Cut:
         """Return what is kept of the sequences of a record, and count its lengths."""
@@ -371,21 +415,25 @@ class TokenRecords(EncodedFiles):
             raise SourceError(f"{error}, in record {key!r} of {url}") from None
         return cut
 
-    def _join(
-        self,
-        sequence: _Sequence,
-        encoded: Mapping[tuple[MaskedText, bool], tuple[AnyArray, BoolArray]],
-    ) -> tuple[AnyArray, BoolArray]:
-        """Return the ids and the mask of a whole sequence."""
-        dtype = self.settings.token_dtype
-        begin, end = (
-            fit_ids(np.array([] if number is None else [number], np.int64), dtype)
-            for number in (sequence.begin_id, sequence.end_id)
-        )
-        parts = [encoded[key] for key in sequence.keys]
-        found = np.concatenate([begin, *(ids for ids, _ in parts), end])
-        ends = np.zeros(len(begin), np.bool_), np.full(len(end), sequence.trains_end)
-        return found, np.concatenate([ends[0], *(mask for _, mask in parts), ends[1]])
+    def _join(self, sequence: _Sequence, parts: Sequence[_Encoded], *, has_mask: bool) -> _Encoded:
+        """Return the ids of a whole sequence, and its mask, which is empty without one."""
+        found = list(parts)
+        if sequence.begin_id is not None:
+            found.insert(0, (self._fit_id(sequence.begin_id), np.zeros(1, np.bool_)))
+        if sequence.end_id is not None:
+            trained = np.full(1, sequence.trains_end)
+            found.append((self._fit_id(sequence.end_id), trained))
+        if len(found) == 1:
+            return found[0]
+        ids = np.concatenate([ids for ids, _ in found] or [self._no_ids])
+        return ids, np.concatenate([mask for _, mask in found]) if has_mask and found else _NO_MASK
+
+    def _fit_id(self, number: int) -> AnyArray:
+        """Return the id of a begin or an end as an array."""
+        if number not in self._own_ids:
+            ids = np.array([number], np.int64)
+            self._own_ids[number] = fit_ids(ids, self.settings.token_dtype)
+        return self._own_ids[number]
 
     def _make(
         self, pairs: Sequence[tuple[AnyArray, BoolArray]], rewards: Sequence[float]
@@ -398,11 +446,16 @@ class TokenRecords(EncodedFiles):
                 for ids, mask in rest
             ]
         sequences, masks = zip(*pairs, strict=True)
-        values = [*sequences, *masks, np.arange(len(sequences[0]), dtype=np.int32)]
-        if self.settings.train_type == "grpo":
+        kind = self.settings.train_type
+        if kind == "grpo":
             lengths = np.array([*map(len, sequences[1:])], np.int64)
             answers, trained = np.concatenate(sequences[1:]), np.concatenate(masks[1:])
             scores = np.array(rewards, np.float32)
             values = [sequences[0], answers, lengths, trained, lengths, scores]
-        # Some types omit the masks or the positions, which come last.
-        return dict(zip(self.settings.dtypes, values, strict=False))
+        elif kind == "seq":
+            values = [*sequences]
+        else:
+            values = [*sequences, *masks]
+            if kind == "sft" and self.settings.position_ids == "doc_reset":
+                values.append(np.arange(len(sequences[0]), dtype=np.int32))
+        return dict(zip(self._names, values, strict=True))
