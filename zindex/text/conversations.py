@@ -117,6 +117,7 @@ class ConversationParser:
             check_choice("a part in columns (--column)", name, COLUMNS)
         self.columns = dict(columns or {})
         self.roles = dict(roles or {})
+        self._known = {name: self._choose_fields(name) for name in COLUMNS}
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the meaning of a record, as JSON values."""
@@ -249,6 +250,10 @@ class ConversationParser:
 
     def _fields(self, name: str) -> tuple[str, ...]:
         """Return the fields of a part: the user's own, or those of `COLUMNS`."""
+        return self._known[name]
+
+    def _choose_fields(self, name: str) -> tuple[str, ...]:
+        """Return the fields of a part by the user's names."""
         renamed = [self.columns[n] for n in _SYNONYMS.get(name, (name,)) if n in self.columns]
         return tuple(renamed) or COLUMNS[name]
 
@@ -258,9 +263,10 @@ class ConversationParser:
 
     def _find(self, record: Record, name: str, kinds: Any) -> Any:
         """Return the value of a part; None if all its fields are empty."""
-        filled = self._filled(record, name)
         if name == "text":  # an empty document is valid
             filled = [field for field in self._fields(name) if record.get(field) is not None]
+        else:
+            filled = self._filled(record, name)
         return self._take(record, name, filled, kinds)
 
     def _take(self, record: Record, name: str, filled: Sequence[str], kinds: Any) -> Any:

@@ -2,8 +2,8 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,20 @@ from zindex.text.kept_tokenizer import describe_tokenizer
 from zindex.text.text_checks import check_unicode
 from zindex.text.text_encoder import TextEncoder
 
+# What is made of a text: its ids, or its ids and mask.
+Encoded = TypeVar("Encoded")
+
 Sample = dict[str, Any]
 
 # Characters and samples per call of the tokenizer; the records do not depend on them.
 _BATCH_LENGTH, _MAX_BATCH = 1 << 18, 1024
+
+
+class _TriedTexts(dict[Hashable, Any]):
+    """What was made of texts, for the copies of a source in this process alone."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
 
 
 class EncodedFiles(WrappedFiles):
@@ -48,6 +58,10 @@ class EncodedFiles(WrappedFiles):
         self.skip_damaged = skip_damaged
         #: Whether a store keeps the files of the tokenizer, not only its identity.
         self.keeps_tokenizer = True
+        #: Whether the ids of what this object encodes are kept for its copies.
+        self.is_trial = False
+        # The ids of the texts of a trial, until they are used.
+        self._tried = _TriedTexts()
         self._tokenizer = encoder.identity()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -101,6 +115,30 @@ class EncodedFiles(WrappedFiles):
                 yield from self._encode(batch)
                 batch, length = [], 0
         yield from self._encode(batch)
+
+    def _encode_once(
+        self, keys: Sequence[Hashable], encode: Callable[[Sequence[int]], Sequence[Encoded]]
+    ) -> Sequence[Encoded]:
+        """Return the ids of each key; those of a trial in this process are not encoded again.
+
+        Parameters
+        ----------
+        keys
+            What determines the ids: a text.
+        encode
+            Returns the ids of some keys, by number.
+        """
+        tried = self._tried
+        if self.is_trial:
+            found = encode(range(len(keys)))
+            tried.update(zip(keys, found, strict=True))
+            return found
+        if not tried:
+            return encode(range(len(keys)))
+        known = {number: tried.pop(key) for number, key in enumerate(keys) if key in tried}
+        left = [number for number in range(len(keys)) if number not in known]
+        known |= dict(zip(left, encode(left), strict=True))
+        return [known[number] for number in range(len(keys))]
 
     def _draft(self, sample: Sample) -> tuple[Any, Sequence[str]]:
         """Return a sample's input of `_encode`, and its texts; SourceError if it is damaged."""

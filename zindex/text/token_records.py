@@ -361,7 +361,11 @@ class TokenRecords(EncodedFiles):
         """Return the ids and masks of parts of a batch, in the dtypes in which they are stored."""
         if not keys:
             return {}
-        found = self._encode_keys(keys)
+
+        def encode(numbers: Sequence[int]) -> Sequence[tuple[Int64Array, BoolArray]]:
+            return self._encode_keys([keys[number] for number in numbers])
+
+        found = self._encode_once(keys, encode)
         flat = np.concatenate([ids for ids, _ in found])
         try:
             flat = fit_ids(flat, self.settings.token_dtype, self._num_ids)

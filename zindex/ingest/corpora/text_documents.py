@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zindex import schema
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import NotReadyError, SourceError
 from zindex.ingest.corpora.corpus import Corpus
 from zindex.ingest.records.import_records import KINDS, RecordTable
@@ -111,7 +111,12 @@ class TextDocuments(EncodedFiles):
         settings = self.settings
         split = [self._split(sample[settings.column]) for sample in batch]
         sentences = list(chain.from_iterable(split))
-        ids = iter(self.encoder.encode(sentences, special_tokens=settings.special_tokens))
+
+        def encode(numbers: Sequence[int]) -> list[Int64Array]:
+            own = [sentences[number] for number in numbers]
+            return self.encoder.encode(own, special_tokens=settings.special_tokens)
+
+        ids = iter(self._encode_once(sentences, encode))
         begin, end = (
             None if number is None else np.array([number], np.int64)
             for number in (settings.begin_id, settings.end_id)

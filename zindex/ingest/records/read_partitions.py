@@ -17,6 +17,7 @@ from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.codecs import Buffer
 from zindex.store.records import KEY, URL, Form, check_fields, encode_numbers, encode_value
 from zindex.store.scratch import is_whole, read_note, stored_nbytes, write_note, write_streams
+from zindex.text.encoded_files import EncodedFiles
 
 Files = TypeVar("Files", bound=SampleFiles)
 
@@ -137,8 +138,13 @@ def own_copy(source: Files) -> Files:
 
 
 def try_first(source: WrappedFiles) -> None:
-    """Convert the first record, so that wrong settings fail before anything is written."""
+    """Convert the first record, so that wrong settings fail before anything is written.
+
+    Sources that encode texts keep its ids for their copies in this process.
+    """
     trial = own_copy(source)
+    if isinstance(trial, EncodedFiles):
+        trial.is_trial = True
     opened: Any = trial.files.read_part(0)
     with closing(opened) as samples:
         any(list(trial.convert([sample])) for sample in samples)
