@@ -204,7 +204,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "bench_tokenize",
-        short="--megabytes 0.2 --runs 1 --contenders 'plain loop' 'zindex, 1 process, .bin/.idx'",
+        short="--megabytes 0.2 --runs 1 "
+        "--contenders 'plain batch loop' 'zindex, 1 process, .bin/.idx'",
         long="--megabytes 25 --runs 3",
         extra=True,
     ),
