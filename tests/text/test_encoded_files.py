@@ -16,7 +16,8 @@ from zindex.ingest.keyed.tokenize import tokenize
 from zindex.store.open import open_store
 from zindex.text.encoded_files import fit_ids
 from zindex.text.text_encoder import TextEncoder
-from zindex.text.token_records import TokenRecords, TokenSettings
+from zindex.text.token_records import TokenRecords
+from zindex.text.token_settings import TokenSettings
 
 CALLS: Counter[str] = Counter()
 

@@ -21,7 +21,8 @@ from zindex.text.chat_template import CHATML, PLAIN, ChatTemplate
 from zindex.text.conversations import ConversationParser
 from zindex.text.length_limits import LengthLimits
 from zindex.text.text_encoder import TextEncoder
-from zindex.text.token_records import UNKNOWN_ID, TokenRecords, TokenSettings
+from zindex.text.token_records import TokenRecords
+from zindex.text.token_settings import UNKNOWN_ID, TokenSettings
 
 END, BEGIN = 258, 259
 

@@ -13,7 +13,7 @@ from zindex.errors import ConfigError
 _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
 _RECORD_NAMES = (
     *("roles", "chat_template", "template_variables", "date", "train_on", "turns", "max_length"),
-    *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "check", "position_ids"),
+    *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "check", "media", "position_ids"),
     *("special_in_text", "unread_fields", "chunk_nbytes", "shard_nbytes"),
 )
 
@@ -136,6 +136,15 @@ _token_options = options.join(
         "Whether records with fields that nothing reads are counted or count as damage.",
     ),
 )
+_media_option = options.mapping(
+    "--media",
+    "media",
+    metavar="NAME=JSON",
+    example="num_tokens=576, or 'placeholder=\"<image>\"' for a text",
+    parse=json.loads,
+    help="For sft: how images become tokens: the placeholder and the sizes, such as patch_size=14, "
+    "or a processor's folder; repeatable.",
+)
 _tokenizer_options = options.join(
     options.value(
         "--tokenizer",
@@ -202,6 +211,7 @@ _work_options = options.join(
 @_tokenizer_options
 @_text_options
 @_token_options
+@_media_option
 @_corpus_options
 @_work_options
 @options.summary(timed=True)

@@ -5,7 +5,7 @@ names. `ConversationParser` reads them by zindex's rules, `read_as_megatron` by 
 README of this folder lists every difference.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,12 +40,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "output": ANSWERS,
     **{name: (name,) for name in ("system", "tools", "chosen", "rejected", "responses", "rewards")},
     "chat_template_kwargs": ("chat_template_kwargs",),
+    "images": ("images",),
 }
 #: Parts that each type of training reads.
 _SHARED = ("prompt", "input", "system", "tools", "chat_template_kwargs")
 PARTS: Mapping[str, tuple[str, ...]] = {
     "seq": ("text", "messages", "completion", *_SHARED),
-    "sft": ("text", "messages", "completion", *_SHARED),
+    "sft": ("text", "messages", "completion", "images", *_SHARED),
     "dpo": ("chosen", "rejected", *_SHARED),
     "grpo": ("responses", "rewards", *_SHARED),
 }
@@ -60,6 +61,8 @@ ROLES: Mapping[str, str] = {
 }
 #: Speakers that Megatron does not know; it treats every unknown speaker as a user.
 UNKNOWN_TO_MEGATRON = ("bot",)
+#: Types of content parts that are images.
+IMAGE_TYPES = ("image", "image_url")
 # Variables of templates that records cannot set.
 _RESERVED = ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize")
 # The largest float32. NaN fails the comparison too.
@@ -98,6 +101,9 @@ class ConversationParser:
         Field names by part (see `COLUMNS`), for records with other field names.
     roles
         Role names by the names in the data; they take precedence over `ROLES`.
+    keeps_images
+        Whether contents may have parts of the types ``image`` and ``image_url``. Such a content
+        stays a list.
 
     Raises
     ------
@@ -111,13 +117,18 @@ class ConversationParser:
     """
 
     def __init__(
-        self, columns: Mapping[str, str] | None = None, roles: Mapping[str, str] | None = None
+        self,
+        columns: Mapping[str, str] | None = None,
+        roles: Mapping[str, str] | None = None,
+        *,
+        keeps_images: bool = False,
     ) -> None:
         for name in columns or ():
             check_choice("a part in columns (--column)", name, COLUMNS)
         self.columns = dict(columns or {})
         self.roles = dict(roles or {})
         self._known = {name: self._choose_fields(name) for name in COLUMNS}
+        self.keeps_images = keeps_images
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the meaning of a record, as JSON values."""
@@ -225,7 +236,8 @@ class ConversationParser:
 
     def find_unread(self, record: Record, train_type: str) -> list[str]:
         """Return the non-empty fields of a record that a type of training does not read."""
-        read = {field for part in PARTS[train_type] for field in self._fields(part)}
+        parts = [part for part in PARTS[train_type] if part != "images" or self.keeps_images]
+        read = {field for part in parts for field in self._fields(part)}
         return [
             name
             for name, value in record.items()
@@ -365,7 +377,8 @@ class ConversationParser:
         # calls.
         known = name if role and found == "tool" else found
         # Many templates would print a null, which would then be trained.
-        return {"role": self.roles.get(name, known), "content": _join_parts(content or ""), **rest}
+        content = _join_parts(content or "", IMAGE_TYPES if self.keeps_images else ())
+        return {"role": self.roles.get(name, known), "content": content, **rest}
 
 
 def find_layout(fields: Iterable[str]) -> str:
@@ -476,16 +489,21 @@ def _text_of(value: Any, what: str) -> str:
     )
 
 
-def _join_parts(content: Any) -> Any:
-    """Return the content of a message, with a list of text parts joined."""
+def _join_parts(content: Any, kept: Collection[str]) -> Any:
+    """Return the content of a message, with a list of text parts joined, if no other is kept."""
     if not isinstance(content, list):
         return content
     kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
     texts = [part.get("text") if isinstance(part, dict) else None for part in content]
     if all(kind == "text" for kind in kinds) and all(isinstance(text, str) for text in texts):
         return "".join(map(str, texts))
+    is_text = (kind == "text" and isinstance(x, str) for kind, x in zip(kinds, texts, strict=True))
+    if kept and all(known or kind in kept for known, kind in zip(is_text, kinds, strict=True)):
+        return content
+    hint = "" if kept else "; images need media (--media) and sft"
     raise SourceError(
-        f"the content of a message must be text, or parts of the type 'text', got parts of {kinds}"
+        f"the content of a message must be text, or parts of the type 'text', got parts of "
+        f"{kinds}{hint}"
     )
 
 

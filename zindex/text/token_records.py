@@ -1,98 +1,43 @@
 """Tokenise files of documents, conversations, preference pairs and answer groups into records."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
-from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.errors import ConfigError, SourceError
 from zindex.sources.sample_files import SampleFiles
-from zindex.store.records import LENGTH_SUFFIX
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
 from zindex.text.encoded_files import EncodedFiles, Sample, fit_ids
 from zindex.text.kept_tokenizer import count_ids
-from zindex.text.length_limits import Cut, LengthLimits, LengthReport
+from zindex.text.length_limits import Cut, LengthReport
 from zindex.text.loss_masks import DialogueCutter, MaskedText
+from zindex.text.media import (
+    MEDIA,
+    MediaRule,
+    Medium,
+    cut_media,
+    expand,
+    find_media,
+    place_media,
+    write_media,
+)
 from zindex.text.record_json import find_json_texts
 from zindex.text.text_checks import SpecialTexts
 from zindex.text.text_encoder import TextEncoder
+from zindex.text.token_settings import UNKNOWN_ID, TokenSettings
 
-TrainType = Literal["seq", "sft", "dpo", "grpo"]
-PositionIds = Literal["doc_reset", "none"]
-SpecialInText = Literal["parse", "refuse"]
-UnreadFields = Literal["report", "refuse"]
-
-_TOKEN_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 #: Prefixes of attributes that count records: with a JSON text that was decoded, with a field that
 #: nothing reads.
 DECODED, UNREAD = "num_decoded.", "num_unread."
 _MAX_NOTES = 64
 # How masks are made: changes with the tokens or masks of any text.
 _MASKS = "whole texts"
-#: Placeholder of a required id that the tokenizer does not define.
-UNKNOWN_ID = -1
 _NO_MASK = np.zeros(0, np.bool_)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSettings:
-    """Settings of records besides tokenizer and template."""
-
-    train_type: TrainType
-    #: Maximum tokens of its sequences.
-    limits: LengthLimits = field(default_factory=LengthLimits)
-    #: Store the positions of a conversation's tokens, starting at 0; or none.
-    position_ids: PositionIds = "doc_reset"
-    token_dtype: str = "int32"
-    #: Ids before and after each document, and after the text of a plain template.
-    begin_id: int | None = None
-    end_id: int | None = None
-    #: Whether special tokens written in a text become special tokens, or are rejected.
-    special_in_text: SpecialInText = "parse"
-    #: Whether records with fields that nothing reads are counted, or rejected.
-    unread_fields: UnreadFields = "report"
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if get_origin(item.type) is Literal:
-                check_choice(item.name, getattr(self, item.name), get_args(item.type))
-        own = [name for name in ("max_prompt", "max_answer") if name in self.limits.limits]
-        if own and not self.has_prompts:
-            raise ConfigError(
-                f"{' and '.join(own)} must come with pairs or groups (dpo or grpo), got "
-                f"{self.train_type!r}; use max_length (--max-length)"
-            )
-        check_choice("token_dtype (--token-dtype)", self.token_dtype, _TOKEN_DTYPES)
-
-    @property
-    def has_prompts(self) -> bool:
-        """Whether a record is a prompt with its answers."""
-        return self.train_type in ("dpo", "grpo")
-
-    @property
-    def dtypes(self) -> dict[str, str]:
-        """Fields of a record in order, with their dtypes."""
-        ids = self.token_dtype
-        if self.train_type == "seq":
-            return {"sequence": ids}
-        if self.train_type == "sft":
-            positions = {"position_ids": "int32"} if self.position_ids == "doc_reset" else {}
-            return {"sequence": ids, "loss_mask": "bool"} | positions
-        if self.train_type == "dpo":
-            masks = {"chosen_mask": "bool", "rejected_mask": "bool"}
-            return {"chosen": ids, "rejected": ids} | masks
-        return {
-            "prompts": ids,
-            "responses": ids,
-            f"responses{LENGTH_SUFFIX}": "int64",
-            "masks": "bool",
-            f"masks{LENGTH_SUFFIX}": "int64",
-            "rewards": "float32",
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +52,9 @@ class _Sequence:
     is_answer: bool = False
     #: Whether the id after it is trained.
     trains_end: bool = True
+    #: Images in it, and the tokens of each.
+    media: Sequence[Medium] = ()
+    counts: Sequence[int] = ()
 
     @property
     def keys(self) -> list[tuple[MaskedText, bool]]:
@@ -137,6 +85,8 @@ class TokenRecords(EncodedFiles):
         Parses the objects; None uses a `ConversationParser` with the usual names.
     cutter_settings
         ``trained_roles`` and ``turns`` of `DialogueCutter`.
+    media
+        How many tokens an image takes; None rejects images. The parser must keep them.
 
     Raises
     ------
@@ -162,6 +112,7 @@ class TokenRecords(EncodedFiles):
         template: ChatTemplate | None = None,
         parser: ConversationParser | None = None,
         cutter_settings: Mapping[str, Any] | None = None,
+        media: MediaRule | None = None,
         skip_damaged: bool = False,
     ) -> None:
         super().__init__(files, files_fingerprint, encoder=encoder, skip_damaged=skip_damaged)
@@ -185,6 +136,15 @@ class TokenRecords(EncodedFiles):
         self._names = tuple(settings.dtypes)
         self._no_ids = np.zeros(0, settings.token_dtype)
         self._own_ids: dict[int, AnyArray] = {}
+        self.media = media
+        self._media_id: int | None = None
+        if media is not None:
+            if settings.train_type != "sft":
+                raise ConfigError(
+                    f"media (--media) must be left out for {settings.train_type}: images are for "
+                    "sft"
+                )
+            self._media_id = encoder.find_id(media.placeholder, "placeholder of media (--media)")
         self._special = SpecialTexts(special) if settings.special_in_text == "refuse" else None
 
     def identity(self) -> dict[str, Any]:
@@ -195,7 +155,13 @@ class TokenRecords(EncodedFiles):
         template = None if self.template is None else self.template.identity()
         cutting = {} if self.cutter is None else self.cutter.identity()
         own = settings | {"chat_template": template} | self.parser.identity() | cutting
-        return super().identity() | own | {"masks": _MASKS}
+        media = {} if self.media is None else {"media": self.media.identity()}
+        return super().identity() | own | {"masks": _MASKS} | media
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """Fields of a record in order, with their dtypes."""
+        return self.settings.dtypes | ({} if self.media is None else {MEDIA: "uint8"})
 
     @property
     def counts(self) -> dict[str, int]:
@@ -253,7 +219,13 @@ class TokenRecords(EncodedFiles):
         cutter = self._need_cutter()
         if kind == "seq":
             return [self._sequence([MaskedText.whole(cutter.text(dialogue))], dialogue)], ()
-        return [self._sequence([cutter.cut(dialogue)], dialogue)], ()
+        masked = cutter.cut(dialogue)
+        if self.media is None:
+            return [self._sequence([masked], dialogue)], ()
+        media = find_media(dialogue.messages, sample)
+        counts = [self.media.count(item.height, item.width) for item in media]
+        masked = expand(masked, self.media.placeholder, counts)
+        return [replace(self._sequence([masked], dialogue), media=media, counts=counts)], ()
 
     def _cut_answers(self, dialogues: Sequence[Dialogue]) -> list[_Sequence]:
         """Return the prompt that conversations share, and the answer of each."""
@@ -339,6 +311,10 @@ class TokenRecords(EncodedFiles):
                 self._join(sequence, [parts[key] for key in found], has_mask=has_masks)
                 for sequence, found in zip(sequences, own, strict=True)
             ]
+            media: Sequence[Medium] = ()
+            if self.media is not None and sequences[0].media:
+                places = np.flatnonzero(pairs[0][0] == self._media_id)
+                media = place_media(sequences[0].media, sequences[0].counts, places)
             if has_limits:
                 cut = self._cut_lengths(sample, [len(ids) for ids, _ in pairs])
                 if cut.lost and settings.limits.on_long == "drop":
@@ -347,14 +323,20 @@ class TokenRecords(EncodedFiles):
                 if cut.lost:
                     self.num_truncated += 1
                     self.num_cut_tokens += sum(cut.lost.values())
+                    spans = cut.spans
+                    if media:
+                        span, media = cut_media(media, *spans[0])
+                        spans = [span]
                     pairs = [
                         (ids[start:stop], mask[start:stop])
-                        for (ids, mask), (start, stop) in zip(pairs, cut.spans, strict=True)
+                        for (ids, mask), (start, stop) in zip(pairs, spans, strict=True)
                     ]
             if has_masks:
                 answers = pairs[1:] if settings.has_prompts else pairs
                 self.num_untrained += not all(mask.any() for _, mask in answers)
             record = {"__key__": sample["__key__"], "__url__": sample["__url__"]}
+            if self.media is not None:
+                record[MEDIA] = write_media(media)
             yield record | self._make(pairs, rewards)
 
     def _encode_parts(self, keys: Sequence[_Key], batch: Sequence[_Draft]) -> dict[_Key, _Encoded]:

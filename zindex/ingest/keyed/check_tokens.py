@@ -16,7 +16,8 @@ from zindex.sources.sample_files import Paths
 from zindex.text.conversations import Dialogue
 from zindex.text.loss_masks import MaskedText
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
-from zindex.text.token_records import TokenRecords, TrainType
+from zindex.text.token_records import TokenRecords
+from zindex.text.token_settings import TrainType
 
 logger = logging.getLogger(__name__)
 

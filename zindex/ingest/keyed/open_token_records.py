@@ -9,13 +9,21 @@ from zindex.errors import ConfigError, SourceError
 from zindex.ingest.records.open_files import TextKind, open_texts
 from zindex.ingest.records.read_partitions import own_copy
 from zindex.sources.sample_files import OnDamage, Paths
-from zindex.text import token_records
 from zindex.text.chat_template import CHATML, ChatTemplate, open_template
 from zindex.text.conversations import ConversationParser
 from zindex.text.length_limits import Keep, LengthLimits, LengthReport, OnLong
 from zindex.text.loss_masks import Turns
+from zindex.text.media import MediaRule, open_rule
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
-from zindex.text.token_records import PositionIds, SpecialInText, TrainType, UnreadFields
+from zindex.text.token_records import TokenRecords
+from zindex.text.token_settings import (
+    UNKNOWN_ID,
+    PositionIds,
+    SpecialInText,
+    TokenSettings,
+    TrainType,
+    UnreadFields,
+)
 from zindex.text.tokenizer_settings import TokenizerSettings
 
 logger = logging.getLogger(__name__)
@@ -45,9 +53,10 @@ def open_token_records(
     token_dtype: str = "int32",
     special_in_text: SpecialInText = "parse",
     unread_fields: UnreadFields = "report",
+    media: MediaRule | Mapping[str, Any] | None = None,
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
-) -> token_records.TokenRecords:
+) -> TokenRecords:
     """Return the records of files; parameters as of `zindex.ingest.keyed.tokenize.tokenize`."""
     encoder = TextEncoder(tokenizer)
     known = encoder.settings()
@@ -55,7 +64,7 @@ def open_token_records(
     template = open_template(given, known, variables=template_variables, date=date)
     if template is not None and template.text == CHATML:
         _check_marks(encoder)
-    settings = token_records.TokenSettings(
+    settings = TokenSettings(
         train_type,
         limits=LengthLimits(max_length, max_prompt, max_answer, keep, on_long),
         position_ids=position_ids,
@@ -68,14 +77,16 @@ def open_token_records(
     if template is not None and not template.is_plain:
         _check_ends(train_type, append_eod, prepend_bod)
         _check_asking(template, train_type)
+    rule = open_rule(media)
     files, files_fingerprint = open_texts(source, kind, part_nbytes, on_damage)
-    return token_records.TokenRecords(
+    return TokenRecords(
         files,
         files_fingerprint,
         settings=settings,
         encoder=encoder,
         template=template,
-        parser=ConversationParser(columns, roles),
+        parser=ConversationParser(columns, roles, keeps_images=rule is not None),
+        media=rule,
         cutter_settings={"trained_roles": train_on, "turns": turns},
         skip_damaged=on_damage == "skip",
     )
@@ -170,4 +181,4 @@ def _find_end(
     except ConfigError:
         if token is not True or "eos_token" in known.special_tokens:
             raise
-        return token_records.UNKNOWN_ID  # an error only if there are documents
+        return UNKNOWN_ID  # an error only if there are documents

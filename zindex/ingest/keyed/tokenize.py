@@ -19,15 +19,10 @@ from zindex.store.records import BYTE_GRID
 from zindex.store.tokenizer_note import read_note
 from zindex.text.length_limits import Keep, OnLong
 from zindex.text.loss_masks import Turns
+from zindex.text.media import MediaRule
 from zindex.text.text_encoder import TokenizerLike
-from zindex.text.token_records import (
-    DECODED,
-    UNREAD,
-    PositionIds,
-    SpecialInText,
-    TrainType,
-    UnreadFields,
-)
+from zindex.text.token_records import DECODED, UNREAD
+from zindex.text.token_settings import PositionIds, SpecialInText, TrainType, UnreadFields
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +52,7 @@ def tokenize(
     token_dtype: str = "int32",
     special_in_text: SpecialInText = "parse",
     unread_fields: UnreadFields = "report",
+    media: MediaRule | Mapping[str, Any] | None = None,
     part_nbytes: int | None = None,
     on_damage: OnDamage = "error",
     keep_tokenizer: bool = True,
@@ -135,6 +131,11 @@ def tokenize(
         ``"report"``: records with a field that nothing reads are counted by field in attributes
         ``num_unread.FIELD``, and reported in a warning. ``"refuse"``: such a record counts as
         damage.
+    media
+        For sft: how many tokens an image takes, as a `zindex.text.media.MediaRule` or the arguments
+        of `zindex.text.media.PatchRule` or `zindex.text.media.ProcessorRule`. The field ``media``
+        of the store then has references to the images and their tokens; see
+        `zindex.text.media.read_media`. None: images count as damage.
     keep_tokenizer
         Whether the store also keeps the files of the tokenizer, or only its identity, its number of
         ids and the digest of its vocabulary.
@@ -187,17 +188,17 @@ def tokenize(
         token_dtype=token_dtype,
         special_in_text=special_in_text,
         unread_fields=unread_fields,
+        media=media,
         part_nbytes=part_nbytes,
         on_damage=on_damage,
     )
-    dtypes = records.settings.dtypes
     records.keeps_tokenizer = keep_tokenizer
     try_first(records)
     store = import_records(
         records,
         target,
-        fields=tuple(dtypes),
-        dtypes=dtypes,
+        fields=tuple(records.dtypes),
+        dtypes=records.dtypes,
         on_damage=on_damage,
         restart=restart,
         grid=grid,
