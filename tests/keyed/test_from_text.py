@@ -12,7 +12,10 @@ from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed.export_keyed import export_keyed
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.keyed import DatasetFactory
+from zindex.store.open import open_store
+from zindex.store.record_reader import RecordReader
 from zindex.text.chat_template import CHATML
+from zindex.text.media import read_media
 
 ASK, SAY, END = "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_end|>\n"
 
@@ -121,3 +124,28 @@ def test_tokens_go_out_again(tmp_path: Path, train_type: str, storage_type: Any)
             assert all(map(torch.equal, one[name], other[name]))
     for key in ours.keys:
         assert ours.opened.column(key).dtype == again.opened.column(key).dtype
+
+
+def test_images_are_packed_by_their_tokens(tmp_path: Path) -> None:
+    def talk(width: int) -> dict[str, Any]:
+        image = {"type": "image", "image": "a.png", "height": 28, "width": 28 * width}
+        asked = [image, {"type": "text", "text": "q"}]
+        answer = {"role": "assistant", "content": "a"}
+        return {"messages": [{"role": "user", "content": asked}, answer]}
+
+    template = CHATML.replace(
+        "message['content'] + '<|im_end|>' }}{% endif %}",
+        "'<bod>' + message['content'][1]['text'] + '<|im_end|>' }}{% endif %}",
+    )
+    media = {"placeholder": "<bod>", "min_pixels": 1}
+    rows = [talk(width) for width in (30, 4, 5)]
+    root = make(tmp_path, rows, "sft", chat_template=template, media=media)
+    dataset = DatasetFactory.load("sft", root, 72, documents="pack")
+    samples = [sample["input_ids"][sample["document_ids"] >= 0] for sample in dataset]
+    assert sorted(int((ids == 259).sum()) for ids in samples) == [9, 30]
+    reader = RecordReader(open_store(root))
+    for number, width in enumerate((30, 4, 5)):
+        record = reader.read(number)
+        [item] = read_media(record["media"])
+        assert (record["sequence"][item.start : item.stop] == 259).all()
+        assert item.stop - item.start == width
