@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
 from itertools import accumulate, chain, islice, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError
 from zindex.io.local import local_path
 from zindex.text import tokenizer_settings
+from zindex.text.token_spans import Span, find_overlap, find_starts
 from zindex.text.tokenizers.base import find_token
 from zindex.text.tokenizers.open_tokenizer import find_library, open_text_tokenizer
 from zindex.text.tokenizers.rust_tokenizers import find_tokenizer_file, load_tokenizer_file
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-Span = tuple[int, int]
 
 #: A path, an object with ``encode_batch`` or ``encode``, or a function from text to ids.
 TokenizerLike = str | os.PathLike[str] | Callable[[str], Any] | Any
@@ -44,8 +44,14 @@ _END_NAMES = ("eod", "eos_token_id", "eos_id", "eod_id")
 _FIND_NAMES = ("token_to_id", "convert_tokens_to_ids")
 # A private-use character, which no tokenizer has learned to merge with the following text.
 _LEAD = "\ue000"
-# What it adds to the id and to the offsets of a token after it.
-_MOVED = np.array([0, 1, 1])
+
+
+class _Item(NamedTuple):
+    """A text to encode: its number, and how many characters are before it."""
+
+    number: int
+    text: str
+    moved: int = 0
 
 
 class TextEncoder:
@@ -186,19 +192,27 @@ class TextEncoder:
         ids show that, parts within a text are encoded after another character, whose ids are
         removed again.
         """
-        return self._encode_parts(texts, within, partial(self.encode, special_tokens=False))
+        return self._encode_parts(texts, within, self._encode_items)
+
+    def _encode_items(self, items: Sequence[_Item]) -> list[Int64Array]:
+        """Return the ids of texts."""
+        return self.encode([item.text for item in items], special_tokens=False)
 
     def _encode_parts(
         self,
         texts: Sequence[str],
         within: Sequence[bool],
-        encode: Callable[[Sequence[str]], list[Int64Array]],
+        encode: Callable[[Sequence[_Item]], list[Int64Array]],
     ) -> list[Int64Array]:
-        """Return what a function gives for parts: their ids, or columns with their offsets too."""
+        """Return what a function gives for parts: their ids, or columns that begin with them."""
         lead = self._lead
+        items = [_Item(number, text) for number, text in enumerate(texts)]
         if lead is None:
-            return encode(texts)
-        marked = [_LEAD * inside + text for text, inside in zip(texts, within, strict=True)]
+            return encode(items)
+        marked = [
+            _Item(item.number, _LEAD + item.text, len(_LEAD)) if inside else item
+            for item, inside in zip(items, within, strict=True)
+        ]
         found = encode(marked)
         # A lead that was merged with the following text cannot be removed.
         merged = [
@@ -206,11 +220,8 @@ class TextEncoder:
             for number, inside in enumerate(within)
             if inside and not np.array_equal(_ids_of(found[number][: len(lead)]), lead)
         ]
-        plain = encode([texts[number] for number in merged])
-        ids = [
-            x[len(lead) :] - (_MOVED if x.ndim == 2 else 0) if inside else x
-            for x, inside in zip(found, within, strict=True)
-        ]
+        plain = encode([items[number] for number in merged])
+        ids = [x[len(lead) :] if inside else x for x, inside in zip(found, within, strict=True)]
         for number, alone in zip(merged, plain, strict=True):
             ids[number] = alone
         return ids
@@ -244,9 +255,9 @@ class TextEncoder:
         cut = [number for number, parts in enumerate(pieces) if len(parts) > 1]
         if cut and self._has_offsets:
             chosen = [texts[i] for i in cut], [within[i] for i in cut]
-            tables = self._encode_parts(*chosen, self._encode_offsets)
-            for number, table in zip(cut, tables, strict=True):
-                found[number] = table[:, 0], _find_overlap(table, spans[number])
+            encode = partial(self._encode_masks, spans=[spans[i] for i in cut])
+            columns = self._encode_parts(*chosen, encode)
+            found = {i: (own[:, 0], own[:, 1] > 0) for i, own in zip(cut, columns, strict=True)}
         left = [number for number in range(len(texts)) if number not in found]
         parts = [part for number in left for part in pieces[number]]
         ids = iter(self.encode_parts([part[0] for part in parts], [part[1] for part in parts]))
@@ -260,31 +271,31 @@ class TextEncoder:
     def _has_offsets(self) -> bool:
         """Whether the tokenizer tells where its tokens are in a text."""
         try:
-            self._encode_offsets(["a"])
+            self._encode_masks([_Item(0, "a")], [[(0, 1)]])
         except (AttributeError, NotImplementedError):
             return False
         return True
 
-    def _encode_offsets(self, texts: Sequence[str]) -> list[Int64Array]:
-        """Return the tokens of texts: shape (tokens, 3), each with its id, start and end."""
+    def _encode_masks(
+        self, items: Sequence[_Item], spans: Sequence[Sequence[Span]]
+    ) -> list[Int64Array]:
+        """Return the tokens of texts: shape (tokens, 2), each with its id, and 1 if in a span."""
+        texts = [item.text for item in items]
+        inside = [
+            [(x + item.moved, y + item.moved) for x, y in spans[item.number]] for item in items
+        ]
         rust = getattr(self.tokenizer, "tokenizer", self.tokenizer)
         if hasattr(rust, "encode_batch_fast"):
             encode = partial(rust.encode_batch, texts, add_special_tokens=False)
             found = self._within_limits(texts, encode)
-            return [
-                np.column_stack(
-                    (np.array(x.ids, np.int64), np.array(x.offsets, np.int64).reshape(-1, 2))
-                )
-                for x in found
-            ]
-        tables = []
-        for text, ids in zip(texts, self.encode(texts, special_tokens=False), strict=True):
-            starts = np.array(self.tokenizer.offsets(ids.tolist(), text), np.int64)
-            # Tokens of the bytes of one character start at the same one.
-            places = np.unique(starts)
-            stops = np.append(places[1:], len(text))[np.searchsorted(places, starts)]
-            tables.append(np.column_stack((ids, starts, stops)))
-        return tables
+            masks = map(find_overlap, found, map(len, texts), inside)
+            return [_pair(self._take_ids(x.ids), y) for x, y in zip(found, masks, strict=True)]
+        columns = []
+        encoded = self.encode(texts, special_tokens=False)
+        for text, ids, own in zip(texts, encoded, inside, strict=True):
+            starts = self.tokenizer.offsets(ids.tolist(), text)
+            columns.append(_pair(ids, find_starts(starts, len(text), own)))
+        return columns
 
     @cached_property
     def _lead(self) -> Int64Array | None:
@@ -426,18 +437,14 @@ class TextEncoder:
         return self.tokenizer.id_to_token(int(number)) is not None
 
 
+def _pair(ids: Int64Array, mask: BoolArray) -> Int64Array:
+    """Return ids and mask as two columns."""
+    return np.stack((ids, mask.astype(np.int64)), 1)
+
+
 def _ids_of(found: Int64Array) -> Int64Array:
-    """Return the ids of tokens with or without offsets."""
+    """Return the ids of tokens with or without another column."""
     return found if found.ndim == 1 else found[:, 0]
-
-
-def _find_overlap(table: Int64Array, spans: Sequence[Span]) -> BoolArray:
-    """Return which tokens have a character in a span; both are in order."""
-    mask = np.zeros(len(table), np.bool_)
-    for start, stop in spans:
-        first = np.searchsorted(table[:, 2], start, side="right")
-        mask[first : np.searchsorted(table[:, 1], stop)] = True
-    return mask
 
 
 def _answer(answer: Future[T], function: Callable[[], T]) -> None:
