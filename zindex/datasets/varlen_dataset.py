@@ -26,7 +26,8 @@ from zindex.samples.conversations.conversation_batches import (
 )
 from zindex.samples.conversations.json_records import JsonRecords
 from zindex.sources.parquet_files import load_parquet
-from zindex.text.conversations import LAYOUTS, Message, find_layout, read_as_megatron
+from zindex.text.conversations import LAYOUTS, Message
+from zindex.text.megatron_records import find_layout, read_as_megatron
 from zindex.text.text_checks import check_unicode
 
 Converter = Callable[[Mapping[str, Any]], list[Message] | str]

@@ -1,11 +1,11 @@
 """Parse JSON records into documents, conversations, preference pairs and groups of answers.
 
 `QUESTIONS`, `ANSWERS`, `CONTEXTS`, `LAYOUTS` and `ROLES` are the only tables of field and role
-names. `ConversationParser` reads them by zindex's rules, `read_as_megatron` by Megatron's; the
-README of this folder lists every difference.
+names. `ConversationParser` reads them by zindex's rules, `zindex.text.megatron_records` by
+Megatron's; the README of this folder lists every difference.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -59,8 +59,6 @@ ROLES: Mapping[str, str] = {
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
     "system": "system",
 }
-#: Speakers that Megatron does not know; it treats every unknown speaker as a user.
-UNKNOWN_TO_MEGATRON = ("bot",)
 #: Types of content parts that are images.
 IMAGE_TYPES = ("image", "image_url")
 # Variables of templates that records cannot set.
@@ -379,114 +377,6 @@ class ConversationParser:
         # Many templates would print a null, which would then be trained.
         content = _join_parts(content or "", IMAGE_TYPES if self.keeps_images else ())
         return {"role": self.roles.get(name, known), "content": content, **rest}
-
-
-def find_layout(fields: Iterable[str]) -> str:
-    """Return Megatron's name of the layout of a record.
-
-    Parameters
-    ----------
-    fields
-        Names of its fields.
-
-    Raises
-    ------
-    SourceError
-        If no layout has them.
-    """
-    names = set(fields)
-    for layout, parts in LAYOUTS.items():
-        if all(names.intersection(part) for part in parts):
-            return layout
-    raise SourceError(
-        f"records must have the fields of a known layout: zindex cannot infer schema from "
-        f"{sorted(names)}; name them messages, conversations, text, or "
-        f"{' or '.join(QUESTIONS)} with {' or '.join(ANSWERS)}"
-    )
-
-
-def read_as_megatron(record: Record, layout: str) -> list[Message] | str:
-    """Return the messages or the text of a record as Megatron-LM's varlen datasets read it.
-
-    Parameters
-    ----------
-    record
-        The record.
-    layout
-        Its layout, see `find_layout`.
-
-    Raises
-    ------
-    SourceError
-        If a content is not text, or a list of messages is not a list.
-
-    Notes
-    -----
-    Messages always begin with a system message, which may be empty. Source: Megatron-LM,
-    ``megatron.training.datasets.varlen_dataset``.
-    """
-    if layout == "pretrain-text":
-        return _text_of(record.get("text"), "text")
-    if layout == "alpaca":
-        question, context, answer = (
-            _first_text(record, fields) for fields in (QUESTIONS, CONTEXTS, ANSWERS)
-        )
-        asked = f"{question}\n\n{context}" if context else question
-        messages = [("user", asked), ("assistant", answer)]
-    elif layout == "sharegpt":
-        messages = [
-            (_megatron_role(turn), _text_of(turn.get("value"), f"value from {turn.get('from')!r}"))
-            for turn in _list_of_objects(record, "conversations")
-        ]
-    else:
-        messages = [
-            (
-                turn.get("role") or "user",
-                _text_of(turn.get("content"), f"content of role {turn.get('role')!r}"),
-            )
-            for turn in _list_of_objects(record, "messages")
-        ]
-        if not messages:
-            return []
-    found: list[Message] = [{"role": role, "content": content} for role, content in messages]
-    begins = found and found[0]["role"] == "system"
-    return found if begins else [{"role": "system", "content": ""}, *found]
-
-
-def _megatron_role(turn: Record) -> str:
-    """Return the role of a ShareGPT turn; an unknown speaker is a user."""
-    speaker = str(turn.get("from") or "").lower()
-    return "user" if speaker in UNKNOWN_TO_MEGATRON else ROLES.get(speaker, "user")
-
-
-def _list_of_objects(record: Record, name: str) -> list[Record]:
-    """Return a field of objects, empty if it is null or missing."""
-    values = record.get(name)
-    if values is None:
-        return []
-    if isinstance(values, list) and all(isinstance(value, Mapping) for value in values):
-        return values
-    raise SourceError(
-        f"{name} of a record must be a list of objects, got {str(values)[:60]!r}; mend the record"
-    )
-
-
-def _first_text(record: Record, names: Iterable[str]) -> str:
-    """Return the first non-empty field, or an empty text."""
-    filled = (name for name in names if record.get(name) not in (None, ""))
-    return next((_text_of(record[name], name) for name in filled), "")
-
-
-def _text_of(value: Any, what: str) -> str:
-    """Return a text; null is an empty one."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    raise SourceError(
-        f"{what} of a record must be a string, got {type(value).__name__}; images and other parts "
-        "cannot be tokenized: leave them out of the record"
-    )
 
 
 def _join_parts(content: Any, kept: Collection[str]) -> Any:
