@@ -45,7 +45,9 @@ def open_dataset(
     return cls(low_level, "p", range(len(low_level)), num_samples, Split.train, config)
 
 
-def pack_plainly(record: Any, tokenizer: Any, length: int, divisor: int) -> dict[str, Any]:
+def pack_plainly(
+    record: Any, tokenizer: Any, length: int, divisor: int, *, rules: str = "main"
+) -> dict[str, Any]:
     """Return a sample as lists, step by step as Megatron's rules say."""
     conversations: list[Any] = []
     for message in record["messages"]:
@@ -62,6 +64,8 @@ def pack_plainly(record: Any, tokenizer: Any, length: int, divisor: int) -> dict
 
     for conversation in conversations:
         tokens, targets = tokenizer.tokenize_conversation(conversation, True, False)
+        if rules == "0.16" and tokens[-1] != EOD:
+            tokens, targets = [*tokens, EOD], [*targets, EOD]
         loss = [0.0 if target == IGNORE_INDEX else 1.0 for target in targets]
         for row, values in zip(rows, (tokens, targets, range(len(tokens)), loss), strict=True):
             row.extend(values)
@@ -79,7 +83,7 @@ def pack_plainly(record: Any, tokenizer: Any, length: int, divisor: int) -> dict
         "labels": rows[1][1:],
         "loss_mask": rows[3][1:],
         "position_ids": rows[2][:-1],
-        "cu_seqlens": ends + [length] * (length + 1 - len(ends)),
+        "cu_seqlens": ends + [length] * ((length + 1 - len(ends)) * (rules != "0.16")),
         "max_seqlen": int(np.diff(ends).max()),
     }
 
@@ -89,7 +93,12 @@ def pack_plainly(record: Any, tokenizer: Any, length: int, divisor: int) -> dict
     [
         ({}, 1),
         ({"context_parallel_size": 2}, 4),
-        ({"context_parallel_size": 2, "sequence_parallel_size": 2, "sequence_length": 40}, 8),
+        ({"context_parallel_size": 2, "sequence_parallel_size": 2, "sequence_length": 40}, 4),
+        ({"sequence_parallel_size": 4}, 1),
+        ({"context_parallel_size": 2, "sequence_parallel_size": 2, "sft_rules": "dev"}, 8),
+        ({"context_parallel_size": 2, "sequence_parallel_size": 2, "sft_rules": "0.16"}, 4),
+        ({"sft_rules": "0.16", "sequence_length": 9}, 1),
+        ({"hybrid_context_parallel": True, "data_parallel_size": 2, "sft_rules": "main"}, 1),
         ({"hybrid_context_parallel": True, "data_parallel_size": 2}, 4),
         ({"dynamic_context_parallel": True, "sequence_length": 7}, 2),
         ({"sequence_length": 200}, 1),
@@ -108,7 +117,13 @@ def test_samples_are_those_of_the_rules(
     batch = dataset.__getitems__(range(len(records)))
     for position, record in enumerate(records):
         item = dataset[position]
-        expected = pack_plainly(record, config.tokenizer, config.sequence_length, divisor)
+        expected = pack_plainly(
+            record,
+            config.tokenizer,
+            config.sequence_length,
+            divisor,
+            rules=config.sft_rules or "main",
+        )
         assert list(item) == NAMES
         for name, value in expected.items():
             assert item[name].tolist() == value, name

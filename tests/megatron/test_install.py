@@ -156,7 +156,7 @@ def test_too_late_is_said() -> None:
     ("settings", "message"),
     [
         ({"order": "random"}, "order must be one of megatron, scalable, got 'random'"),
-        ({"seed": 1}, "must be one of order, store, shuffle, max_computed_rows, got 'seed'"),
+        ({"seed": 1}, "must be one of order, store, shuffle, .*, sft_rules, got 'seed'"),
     ],
 )
 def test_unknown_defaults_are_refused_and_change_nothing(

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from zindex.datasets.utils import Blend, Split, log_single_rank
 from zindex.errors import ConfigError
@@ -23,12 +23,23 @@ logger = logging.getLogger(__name__)
 
 _MOCK_SPLIT = "1,1,1"
 
+#: Versions of Megatron whose samples of conversations differ.
+SFTRules = Literal["0.16", "main", "dev"]
 
 #: Choices of the settings that Megatron does not have.
-CHOICES = {"order": get_args(Order), "store": get_args(Stored), "shuffle": get_args(Shuffle)}
+CHOICES = {
+    "order": get_args(Order),
+    "store": get_args(Stored),
+    "shuffle": get_args(Shuffle),
+    "sft_rules": get_args(SFTRules),
+}
 #: Defaults of these settings in this process; set by ``zindex.megatron.install``.
 DEFAULTS = SimpleNamespace(
-    order="megatron", store="all", shuffle="keyed", max_computed_rows=MAX_COMPUTED_ROWS
+    order="megatron",
+    store="all",
+    shuffle="keyed",
+    max_computed_rows=MAX_COMPUTED_ROWS,
+    sft_rules=None,
 )
 
 

@@ -4,8 +4,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.errors import ConfigError
+from zindex.datasets.blended_megatron_dataset_config import (
+    CHOICES,
+    DEFAULTS,
+    BlendedMegatronDatasetConfig,
+    SFTRules,
+)
+from zindex.errors import ConfigError, check_choice
 from zindex.formats.token_dtypes import DType
 from zindex.plan.packing import PackingRules
 from zindex.samples.tensors import TextSettings
@@ -72,6 +77,13 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     #: Later Megatron: whether ``VarlenDataset`` pads every sample to ``sequence_length``.
     varlen_sbhd_validation: bool = field(default=False, kw_only=True)
 
+    #: zindex: the Megatron version whose rules `SFTDataset` follows. ``"main"``: conversations are
+    #: padded to a multiple of ``2 * context_parallel_size``, if that is above 1. ``"dev"``: also
+    #: for sequence parallelism, and for dynamic context parallelism. ``"0.16"``, to 0.18: as main,
+    #: but each conversation ends with the end of document, and ``cu_seqlens`` is as long as the
+    #: sample has conversations. None: dev with ``hybrid_context_parallel``, otherwise main.
+    sft_rules: SFTRules | None = field(default_factory=lambda: DEFAULTS.sft_rules, kw_only=True)
+
     #: zindex: whether items have their provenance: ``dataset_id``, ``document_ids`` of each token,
     #: ``epoch`` and ``sample_id``.
     with_provenance: bool = field(default=False, kw_only=True)
@@ -89,6 +101,8 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
         self._require(
             "GPT", "tokenizer", "reset_position_ids", "reset_attention_mask", "eod_mask_loss"
         )
+        if self.sft_rules is not None:
+            check_choice("sft_rules", self.sft_rules, CHOICES["sft_rules"])
         if self.varlen_sbhd_validation and self.is_hybrid:
             raise ConfigError(
                 "varlen_sbhd_validation pads samples to one length, which excludes "

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import BoolArray, Int64Array
+from zindex.datasets.blended_megatron_dataset_config import SFTRules
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
@@ -21,6 +22,7 @@ from zindex.samples.conversations.conversation_batches import (
     ChatTokens,
     Encoded,
     as_ids,
+    end_conversation,
     make_conversation_batch,
 )
 from zindex.samples.conversations.json_records import JsonRecords
@@ -84,13 +86,15 @@ class SFTDataset(SampleDataset, MegatronDataset):
 
     Sample j is record ``j % records`` of the split: its consecutive conversations, each padded as
     required by context parallelism, truncated or padded at the end. The loss covers the targets of
-    the tokenizer's ``tokenize_conversation``.
+    the tokenizer's ``tokenize_conversation``. ``config.sft_rules`` names the version of Megatron
+    whose rules apply.
 
     An item has ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding,
     and -100 where there is no target), ``loss_mask`` (float32) and ``position_ids`` (int64, from 0
     in each conversation), all of shape (sequence_length,); ``cu_seqlens`` (int32, starts of
-    conversations, padded with sequence_length to sequence_length + 1 values) and ``max_seqlen``
-    (int32). A record that is damaged or gives no tokens raises SourceError.
+    conversations, padded with sequence_length to sequence_length + 1 values, except by the rules of
+    0.16) and ``max_seqlen`` (int32). A record that is damaged or gives no tokens raises
+    SourceError.
 
     Parameters
     ----------
@@ -181,6 +185,13 @@ class SFTDataset(SampleDataset, MegatronDataset):
         """Whether samples have the boundaries of their conversations."""
         return not getattr(self.config, "sft_cross_document_attention", False)
 
+    @property
+    def _rules(self) -> SFTRules:
+        """The version of Megatron whose rules apply."""
+        config = self.config
+        default: SFTRules = "dev" if getattr(config, "is_hybrid", False) else "main"
+        return getattr(config, "sft_rules", None) or default
+
     @cached_property
     def padding_divisor(self) -> int:
         """Conversations are padded to a multiple of this number of tokens."""
@@ -190,16 +201,19 @@ class SFTDataset(SampleDataset, MegatronDataset):
         """Return the divisor that the ranks of a sequence need."""
         config = self.config
         num_ranks = getattr(config, "context_parallel_size", None) or 1
+        num_chunks = 2 * num_ranks if num_ranks > 1 else 1
+        if self._rules != "dev":
+            return num_chunks
         if getattr(config, "is_hybrid", False):
             num_chunks = 2 * num_ranks * config.data_parallel_size
-        else:
-            num_chunks = 2 * num_ranks if num_ranks > 1 else 1
         return num_chunks * (getattr(config, "sequence_parallel_size", None) or 1)
 
     def _encode(self, record: Any) -> Iterator[Encoded]:
         """Yield the conversations of a record as ids, lazily."""
+        ends = self._rules == "0.16"
         for conversation in self._split_conversations(record):
-            yield self._encode_conversation(conversation)
+            encoded = self._encode_conversation(conversation)
+            yield end_conversation(encoded, int(self.config.tokenizer.eod)) if ends else encoded
 
     def _encode_conversation(self, conversation: Messages) -> Encoded:
         """Return one conversation as ids and targets."""
@@ -247,6 +261,7 @@ class MockSFTDataset(SFTDataset):
     """
 
     _num_kept_labels = 1
+    _rules: SFTRules = "dev"
 
     @staticmethod
     def build_low_level_dataset(

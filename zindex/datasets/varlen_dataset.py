@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
+from zindex.datasets.blended_megatron_dataset_config import SFTRules
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
 from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
@@ -159,6 +160,8 @@ class VarlenDataset(SFTDataset):
     of ``sequence_length + 1`` tokens without an end of document gives a sample of that length, one
     more than fits; here its last token becomes the end of document, as in longer records.
     """
+
+    _rules: SFTRules = "dev"
 
     @staticmethod
     def build_low_level_dataset(dataset_path: str, config: GPTDatasetConfig) -> Any:

@@ -29,15 +29,27 @@ from zindex.megatron.install import install
     show_default=True,
     help="minimal omits the arrays that the scalable order computes on read.",
 )
+@click.option(
+    "--sft-rules",
+    type=click.Choice(["0.16", "main", "dev"]),
+    help="Version of Megatron whose rules pack conversations (--sft); 0.16 applies to 0.18. "
+    "[default: dev with hybrid or dynamic context parallelism, otherwise main]",
+)
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.argument("script", metavar="SCRIPT")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_script(
-    order: str, store: str, is_module: bool, script: str, arguments: Sequence[str]
+    order: str,
+    store: str,
+    sft_rules: str | None,
+    is_module: bool,
+    script: str,
+    arguments: Sequence[str],
 ) -> None:
     """Run a Megatron script, unmodified, with zindex's datasets instead of Megatron's."""
     try:
-        install(order=order, store=store)
+        own = {} if sft_rules is None else {"sft_rules": sft_rules}
+        install(order=order, store=store, **own)
     except ZindexError as error:
         raise click.ClickException(str(error)) from error
     sys.argv = [script, *arguments]

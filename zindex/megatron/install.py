@@ -90,7 +90,8 @@ def install(**defaults: Any) -> None:
     defaults
         Values of zindex's own settings, which Megatron scripts do not set: ``order``
         (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``),
-        ``shuffle`` (``"keyed"`` or ``"uniform"``), and ``max_computed_rows``, 0 to store all.
+        ``shuffle`` (``"keyed"`` or ``"uniform"``), ``max_computed_rows``, 0 to store all, and
+        ``sft_rules`` (``"main"``, ``"dev"`` or ``"0.16"``; see ``GPTDatasetConfig``).
 
     Raises
     ------

@@ -132,6 +132,7 @@ def make_conversation_batch(wanted: BatchRequest) -> SampleBatch:
         shapes["max_seqlen"] = ((size,), torch.int32)
     tensors, arrays = allocate_arrays(shapes, wanted.dataset_ids)
     pad = find_pad_ids(config.tokenizer)
+    num_boundaries = np.zeros(size, np.int64)
     for number in dict.fromkeys(wanted.which.tolist()):
         rows = np.flatnonzero(wanted.which == number)
         dataset = wanted.datasets[number]
@@ -139,15 +140,19 @@ def make_conversation_batch(wanted: BatchRequest) -> SampleBatch:
         records = dataset._read_records(numbers)
         for row, name, record in zip(rows.tolist(), numbers, records, strict=True):
             with naming_record(name, dataset.dataset_path):
-                _fill_row(dataset, record, pad, arrays, row)
+                num_boundaries[row] = _fill_row(dataset, record, pad, arrays, row)
     arrays["loss_mask"][wanted.is_padding] = 0.0
-    return SampleBatch(tensors)
+    batch = SampleBatch(tensors)
+    if wanted.first._rules != "0.16" or not wanted.first._has_boundaries:
+        return batch
+    items = list(batch)
+    for item, count in zip(items, num_boundaries.tolist(), strict=True):
+        item["cu_seqlens"] = item["cu_seqlens"][:count]
+    return SampleBatch.of_items(items)
 
 
-def _fill_row(
-    dataset: Any, record: Any, pad: PadIds, arrays: dict[str, AnyArray], row: int
-) -> None:
-    """Fill one row of a batch with the conversations of a record.
+def _fill_row(dataset: Any, record: Any, pad: PadIds, arrays: dict[str, AnyArray], row: int) -> int:
+    """Fill one row of a batch with the conversations of a record; return how many bounds they have.
 
     Law: tokens that do not fit are truncated. The last label of a full row is padding, or a label
     that the dataset keeps. Padding belongs to the preceding conversation. Source: Megatron-LM,
@@ -192,6 +197,15 @@ def _fill_row(
         arrays["cu_seqlens"][row] = length
         arrays["cu_seqlens"][row, : len(starts)] = starts
         arrays["max_seqlen"][row] = lengths.max()
+    return len(starts) + 1
+
+
+def end_conversation(encoded: Encoded, eod: int) -> Encoded:
+    """Return a conversation with the end of document, a target, unless it ends with it."""
+    tokens, targets = encoded
+    if not len(tokens) or tokens[-1] == eod:
+        return encoded
+    return Encoded(np.append(tokens, eod), np.append(targets, eod))
 
 
 def as_ids(values: Any) -> Int64Array:
