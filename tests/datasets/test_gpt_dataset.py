@@ -21,6 +21,8 @@ from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, NotReadyError, PlanError, SourceError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats import bin_idx
+from zindex.formats.megatron_cache import cache_paths
+from zindex.indexing import store_computed
 from zindex.ingest import length_source as source
 
 LENGTHS = [3, 5, 2, 7, 0, 4, 6, 1, 9, 0, 8, 13]
@@ -299,3 +301,43 @@ def test_low_level_errors(prefix: str) -> None:
         open_dataset(f"{prefix}-nowhere")
     with pytest.raises(ConfigError, match="ftp"):
         open_dataset("ftp://host/corpus")
+
+
+def write_megatron_cache(dataset: GPTDataset, folder: Path) -> list[Path]:
+    """Write the index of a dataset as Megatron Core does."""
+    name = f"{dataset.unique_description_hash}-GPTDataset-train"
+    paths = cache_paths(folder, name)
+    for kind in ("document_index", "sample_index", "shuffle_index"):
+        np.save(paths[kind], np.asarray(getattr(dataset, kind)[:]))
+    paths["description"].write_text(dataset.unique_description)
+    return sorted(paths.values())
+
+
+@pytest.mark.parametrize("defer", [False, True])
+def test_caches_of_megatron_are_read(
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    defer: bool,
+) -> None:
+    """Nothing is built beside them; a cache that does not fit is logged, and not used."""
+    monkeypatch.setattr(store_computed, "MIN_STORED_ROWS", 0)
+    tokenizer = FakeTokenizer(eod=99)
+    tokenizer.unique_identifiers = {"class": "t"}  # type: ignore[attr-defined]
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    settings: Any = {"tokenizer": tokenizer, "defer_npy_index_mmap": defer}
+    plain = open_dataset(prefix, 20, tokenizer=tokenizer, path_to_cache=str(tmp_path / "own"))
+    files = write_megatron_cache(plain, cache)
+    dataset = open_dataset(prefix, 20, path_to_cache=str(cache), **settings)
+    assert isinstance(dataset.shuffle_index, np.memmap)
+    for copy in (dataset, pickle.loads(pickle.dumps(dataset))):
+        items = [item["tokens"].tolist() for item in map(copy.__getitem__, range(20))]
+        assert items == [item["tokens"].tolist() for item in map(plain.__getitem__, range(20))]
+    assert sorted(cache.iterdir()) == files
+    np.save(files[-1], np.asarray(plain.shuffle_index[:])[::-1][:-1])
+    again = open_dataset(prefix, 20, path_to_cache=str(cache), **settings)
+    assert again[3]["tokens"].tolist() == plain[3]["tokens"].tolist()
+    assert "is not used: Megatron's cache must have shuffle_index of uint32" in caplog.text
+    assert len(list(cache.iterdir())) == 5

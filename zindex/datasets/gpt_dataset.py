@@ -22,6 +22,7 @@ from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
 from zindex.indexing import index_arrays
+from zindex.indexing.megatron_caches import is_sound_cache, open_cache
 from zindex.indexing.store_computed import store_computed
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
@@ -56,8 +57,9 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     ``torch.distributed`` by rank 0 while the other ranks poll for its commit, without a collective.
     A builder of datasets collects the requests and builds all indices together. The index is stored
     in ``config.path_to_cache``, or in ``<path>/cache/GPTDataset_indices``, where ``.zarr`` is
-    stripped from a store's path. With ``config.defer_npy_index_mmap`` the index is built or opened
-    at the first sample.
+    stripped from a store's path. If Megatron Core's ``.npy`` cache of an index above 65,536 rows is
+    there, it is read instead, after a check; see `zindex.indexing.megatron_caches`. With
+    ``config.defer_npy_index_mmap`` the index is built or opened at the first sample.
 
     Parameters
     ----------
@@ -91,6 +93,8 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     #: Shape (samples,), uint32: the sample at each position.
     shuffle_index = IndexArray()
 
+    #: Folder and name of Megatron Core's cache; empty if it has none, None if unknown.
+    _cache: tuple[str, str] | tuple[()] | None = None
     _make_together: ClassVar[Callable[..., SampleBatch]] = staticmethod(make_batch)
     _read_index = staticmethod(index_arrays.open_index_arrays)
 
@@ -295,6 +299,31 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
             order=config.order,
             **config.plan_settings(self.index_split),
         )
+
+    def _open_index(self) -> index_arrays.IndexArrays:
+        """Return the arrays of the index, of Megatron Core's cache if there is a sound one."""
+        if self._arrays is None and self._cache is None:
+            self._cache = self._find_cache()
+        if self._arrays is None and self._cache:
+            self._arrays = open_cache(*self._cache)
+        return super()._open_index()
+
+    def _request_index(self) -> None:
+        """Open, adopt or build the index; see the base class."""
+        self._arrays = self._store = None
+        can_adopt = not (self.config.defer_npy_index_mmap or self._makes_arrays)
+        self._cache = self._find_cache() if can_adopt else None
+        if not self._cache:
+            super()._request_index()
+
+    def _find_cache(self) -> tuple[str, str] | tuple[()]:
+        """Return folder and name of Megatron Core's cache, if it is worth it and sound."""
+        if self.config.order != "megatron" or not self._is_stored:
+            return ()
+        plan, folder = self._plan(), self._index_folder
+        name = f"{self.unique_description_hash}-{type(self).__name__}-{self.index_split.name}"
+        is_sound = is_sound_cache(plan, self._source.lengths, folder, name, self.unique_description)
+        return (folder, name) if is_sound else ()
 
     def _compute_arrays(self) -> index_arrays.IndexArrays:
         """Return the index in memory."""

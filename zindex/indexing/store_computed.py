@@ -45,7 +45,7 @@ def store_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
 
     def store() -> None:
         try:
-            _store(plan, folder, arrays)
+            store_arrays(plan, folder, arrays)
         except (OSError, ZindexError) as error:
             logger.info(
                 "cannot store an index in %s, so each process computes it: %s", folder, error
@@ -56,8 +56,8 @@ def store_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
         before_exit(BackgroundBuild(store, "zindex-keep").join)
 
 
-def _store(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
-    """Store and commit an index or blend from memory."""
+def store_arrays(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:
+    """Store and commit an index, or a blend of one shard, from memory."""
     store_plan = begin_store(plan.store_plan(folder))
     results: list[ShardResult] = []
     for layout in store_plan.layouts:
