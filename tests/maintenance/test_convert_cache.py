@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.cli import commands
-from tests.indexing.test_megatron_caches import (
+from tests.maintenance.test_megatron_caches import (
     open_dataset,
     write_cache,
 )
-from tests.indexing.test_megatron_caches import (
+from tests.maintenance.test_megatron_caches import (
     path as path,
 )
 from zindex.errors import StoreNotFoundError

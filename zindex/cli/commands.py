@@ -31,7 +31,7 @@ from zindex.cli.answers import (
     trace_command,
 )
 from zindex.cli.cluster import adapt_options, cluster, cluster_options, open_client
-from zindex.cli.convert import convert, count, export, import_command, merge
+from zindex.cli.convert import convert, convert_cache, count, export, import_command, merge
 from zindex.cli.edit import collect, edit, forget_command
 from zindex.cli.errors import describe_refusal, name_options
 from zindex.cli.measure import bench, lengths
@@ -420,35 +420,6 @@ def export_cache(run_file: str, cache: str | None, **settings: Any) -> None:
         click.echo(description)
 
 
-@main.command("convert-cache")
-@click.argument("folder", metavar="CACHE")
-@click.argument("index", metavar="INDEX")
-@options.mapping(
-    "--dataset-path",
-    "dataset_paths",
-    metavar="THERE=HERE",
-    example="THERE=HERE",
-    help="Path of a dataset in the Megatron job and on this machine; repeatable.",
-)
-@options.flag("--remove", "Remove the files of each cache that was converted.")
-@options.summary(timed=True)
-def convert_cache(folder: str, index: str, **settings: Any) -> tuple[dict[str, Any], str]:
-    """Convert Megatron Core's .npy caches to indices.
-
-    CACHE is Megatron's data cache path, INDEX the folder of the indices, such as the same one. Each
-    index is computed again and compared with the cache. Caches of blends, BERT and T5 stay.
-    """
-    from dataclasses import asdict
-
-    from zindex.maintenance.convert_cache import convert_cache as run
-
-    caches = run(folder, index, **settings)
-    lines = [f"{each.name}: {', '.join(each.stores) or each.problem}" for each in caches]
-    num_converted = sum(bool(each.stores) for each in caches)
-    lines.append(f"{num_converted} of {len(caches)} caches are in {index}")
-    return {"caches": list(map(asdict, caches))}, "\n".join(lines)
-
-
 @main.command()
 @options.flag("--shared", "Store them in the installed package for all users, as in an image.")
 @options.summary(timed=True)
@@ -486,7 +457,7 @@ def _find_quickstart() -> Path:
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
-_FILES = (convert, count, export, import_command, merge, tokenize_command)
+_FILES = (convert, convert_cache, count, export, import_command, merge, tokenize_command)
 _ANSWERS = (
     *(diff_command, find_command, info_command, ls_command, report_command, show_command),
     trace_command,

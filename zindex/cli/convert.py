@@ -1,4 +1,7 @@
-"""Files to stores and back: ``zindex convert``, ``import``, ``export``, ``merge`` and ``count``."""
+"""Files to stores and back: ``zindex convert``, ``import``, ``export``, ``merge`` and ``count``.
+
+Also ``zindex convert-cache``.
+"""
 
 import json
 import os
@@ -360,3 +363,30 @@ def count(prefixes: tuple[str, ...], output: str | None, client: str | None) -> 
     click.echo(
         f"{path}: {num_sequences:,} sequences of {count_noun(len(counts), 'corpus', 'corpora')}"
     )
+
+
+@click.command("convert-cache")
+@click.argument("folder", metavar="CACHE")
+@click.argument("index", metavar="INDEX")
+@options.mapping(
+    "--dataset-path",
+    "dataset_paths",
+    metavar="THERE=HERE",
+    example="THERE=HERE",
+    help="Path of a dataset in the Megatron job and on this machine; repeatable.",
+)
+@options.flag("--remove", "Remove the files of each cache that was converted.")
+@options.summary(timed=True)
+def convert_cache(folder: str, index: str, **settings: Any) -> tuple[dict[str, Any], str]:
+    """Convert Megatron Core's .npy caches to indices.
+
+    CACHE is Megatron's data cache path, INDEX the folder of the indices, such as the same one. Each
+    index is computed again and compared with the cache. Caches of blends, BERT and T5 stay.
+    """
+    from zindex.maintenance.convert_cache import convert_cache as run
+
+    caches = run(folder, index, **settings)
+    lines = [f"{each.name}: {', '.join(each.stores) or each.problem}" for each in caches]
+    num_converted = sum(bool(each.stores) for each in caches)
+    lines.append(f"{num_converted} of {len(caches)} caches are in {index}")
+    return {"caches": list(map(asdict, caches))}, "\n".join(lines)

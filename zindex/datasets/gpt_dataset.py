@@ -22,8 +22,8 @@ from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
 from zindex.indexing import index_arrays
-from zindex.indexing.megatron_caches import is_sound_cache, open_cache
 from zindex.indexing.store_computed import store_computed
+from zindex.maintenance.megatron_caches import is_sound_cache, open_cache
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import Item, Sample, SampleBatch, resolve_positions
@@ -58,7 +58,7 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     A builder of datasets collects the requests and builds all indices together. The index is stored
     in ``config.path_to_cache``, or in ``<path>/cache/GPTDataset_indices``, where ``.zarr`` is
     stripped from a store's path. If Megatron Core's ``.npy`` cache of an index above 65,536 rows is
-    there, it is read instead, after a check; see `zindex.indexing.megatron_caches`. With
+    there, it is read instead, after a check; see `zindex.maintenance.megatron_caches`. With
     ``config.defer_npy_index_mmap`` the index is built or opened at the first sample.
 
     Parameters

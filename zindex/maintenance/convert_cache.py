@@ -13,11 +13,11 @@ from zindex.arrays import Int32Array
 from zindex.errors import StoreNotFoundError, VerificationError, ZindexError
 from zindex.formats.megatron_cache import cache_paths
 from zindex.indexing.index_arrays import IndexArrays, compute_index_arrays
-from zindex.indexing.megatron_caches import check_cache, open_cache
 from zindex.indexing.store_build import find_index
 from zindex.indexing.store_computed import store_arrays
 from zindex.ingest.length_source import open_source
 from zindex.io.local import local_path
+from zindex.maintenance.megatron_caches import check_cache, open_cache
 from zindex.plan.build_plan import SourceFacts
 from zindex.plan.epochs import plan_epochs
 from zindex.plan.index_plan import IndexPlan

@@ -14,7 +14,7 @@ from zindex.errors import VerificationError
 from zindex.formats.megatron_cache import cache_paths
 from zindex.indexing import store_computed
 from zindex.indexing.index_arrays import IndexArrays
-from zindex.indexing.megatron_caches import check_cache, open_cache
+from zindex.maintenance.megatron_caches import check_cache, open_cache
 
 LENGTHS = np.random.default_rng(3).integers(0, 30, 400).tolist()
 
