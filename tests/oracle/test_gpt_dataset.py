@@ -271,6 +271,7 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
             "sft_mock_dataset_config_json",
             "varlen_mock_dataset_config_json",
             "varlen_sbhd_validation",
+            "sft_rules",
             "with_provenance",
             "check_ids",
             "packing",
