@@ -23,7 +23,7 @@ from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
 from zindex.indexing import index_arrays
 from zindex.indexing.store_computed import store_computed
-from zindex.maintenance.megatron_caches import is_sound_cache, open_cache
+from zindex.maintenance.megatron_caches import is_sound_cache, is_worth_reading, open_cache
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import Item, Sample, SampleBatch, resolve_positions
@@ -319,6 +319,9 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     def _find_cache(self) -> tuple[str, str] | tuple[()]:
         """Return folder and name of Megatron Core's cache, if it is worth it and sound."""
         if self.config.order != "megatron" or not self._is_stored:
+            return ()
+        epochs = self._epochs
+        if not is_worth_reading(epochs.num_epochs * len(self._span) + epochs.num_samples):
             return ()
         plan, folder = self._plan(), self._index_folder
         name = f"{self.unique_description_hash}-{type(self).__name__}-{self.index_split.name}"

@@ -23,7 +23,7 @@ from zindex import errors
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.rank_agreement import as_text, find_difference
 from zindex.datasets.utils import current_rank, is_distributed
-from zindex.errors import ConfigError, ZindexError
+from zindex.errors import ConfigError, ZindexError, shorten
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import BuildRequest, Builds, Receive
 from zindex.io.backoff import Backoff
@@ -172,7 +172,8 @@ class RankStep(AbstractContextManager["RankStep"]):
         where, own, theirs = found or ("some field", "one request", "another")
         return (
             f"all ranks must request the same datasets, they differ in {where}: rank {self.rank} "
-            f"has {own!r}, rank {first} has {theirs!r}; start every rank with the same arguments"
+            f"has {shorten(own)}, rank {first} has {shorten(theirs)}; start every rank with the "
+            "same arguments"
         )
 
     def listen(self) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from zindex.arrays import AnyArray, Int32Array, Int64Array
 from zindex.errors import VerificationError
 from zindex.formats.megatron_cache import cache_paths
+from zindex.indexing import store_computed
 from zindex.indexing.index_arrays import IndexArrays
 from zindex.indexing.store_build import find_index
-from zindex.indexing.store_computed import is_worth_storing
 from zindex.io.objects import PlaceLike, place_of
 from zindex.plan.index_plan import IndexPlan
 
@@ -64,6 +64,11 @@ def open_cache(folder: PlaceLike, name: str, description: str | None = None) -> 
     return IndexArrays(*opened)
 
 
+def is_worth_reading(num_rows: int) -> bool:
+    """Return whether a cache of some rows and samples is read faster than they are computed."""
+    return num_rows > store_computed.MIN_STORED_ROWS
+
+
 def is_sound_cache(
     plan: IndexPlan,
     read_lengths: Callable[[int, int], Int32Array],
@@ -76,14 +81,12 @@ def is_sound_cache(
     Parameters
     ----------
     plan
-        What the index must be; small ones are computed faster than they are read.
+        What the index must be.
     read_lengths
         Returns the tokens of documents ``[start, stop)`` of the dataset.
     folder, name, description
         As for `open_cache`. A cache that does not pass is logged.
     """
-    if not is_worth_storing(plan):
-        return False
     try:
         arrays = open_cache(folder, name, description)
         if arrays is None or find_index(plan.store_plan(folder)) is not None:
