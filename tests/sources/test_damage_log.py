@@ -6,7 +6,7 @@ import pytest
 
 from zindex.errors import ConfigError, SourceError
 from zindex.io.decompression import DamageError
-from zindex.sources.sample_files import DamageLog, OnDamage
+from zindex.sources.damage_log import DamageLog, OnDamage
 
 
 def test_an_error_by_default() -> None:

@@ -10,7 +10,8 @@ import pytest
 from zindex.errors import ConfigError
 from zindex.io.file_list import SourceFile
 from zindex.io.objects import ObjectPath
-from zindex.sources.sample_files import DamageLog, PartFiles
+from zindex.sources.damage_log import DamageLog
+from zindex.sources.sample_files import PartFiles
 
 FILES = [
     SourceFile("a", Path("/x/y/a"), 25),

@@ -76,20 +76,28 @@ def test_nine_files_are_shared_equally(
 )
 def test_an_epoch_has_each_sample_once(num_samples: int, mean: int) -> None:
     units = choose_units(SampleCount(num_samples, num_samples * mean), 2048, shuffle=True)
+    num_groups = units.num_units // units.share
     most = 2048 if num_samples < 100_000 else 40
-    chosen = np.linspace(0, units.num_units - 1, min(units.num_units, most)).astype(int).tolist()
-    found = []
-    for unit in chosen:
-        ranges, order = units.shuffled(unit, seed=3, name="a", epoch=1)
+    chosen = np.linspace(0, num_groups - 1, min(num_groups, most)).astype(int).tolist()
+    found, lengths = [], []
+    for group in chosen:
+        ranges, order = units.shuffled(group, seed=3, name="a", epoch=1)
         samples = np.concatenate([np.arange(*one) for one in ranges])
         if order is not None:
             assert sorted(order.tolist()) == [*range(len(samples))]
         found.append(samples)
+        first = group * units.share
+        parts = [units.part_of(first + unit, len(samples)) for unit in range(units.share)]
+        assert [0, *(stop for _, stop in parts)] == [*(start for start, _ in parts), len(samples)]
+        lengths += [stop - start for start, stop in parts]
     every = np.concatenate(found)
     assert len(np.unique(every)) == len(every)
     assert len(every) * mean <= len(chosen) * 2 * UNIT_NBYTES
-    if len(chosen) == units.num_units:
+    assert min(lengths) > 0
+    if num_groups == len(chosen):
         assert len(every) == num_samples
+        starts, stops = zip(*map(units.range_of, range(units.num_units)), strict=True)
+        assert [0, *stops] == [*starts, num_samples]
 
 
 def test_units_of_large_sources_are_spread_over_all_samples() -> None:

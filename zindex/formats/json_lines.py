@@ -16,9 +16,11 @@ from zindex.errors import SourceError
 from zindex.io.decompression import DamageError
 
 
-def decode_with_json(line: bytes) -> Any:
+def decode_with_json(line: bytes | memoryview) -> Any:
     """Return the value of a line of UTF-8, parsed by the standard library."""
-    return json.loads(line.decode(), parse_constant=_refuse, object_pairs_hook=_without_repeats)
+    return json.loads(
+        str(line, "utf-8"), parse_constant=_refuse, object_pairs_hook=_without_repeats
+    )
 
 
 def _refuse(name: str) -> None:
@@ -35,7 +37,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-loads: Callable[[bytes], Any]
+loads: Callable[[bytes | memoryview], Any]
 try:
     from orjson import loads
 except ImportError:  # pragma: no cover

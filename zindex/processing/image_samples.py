@@ -13,7 +13,7 @@ from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.lazy import need
 from zindex.plan.settings import check_whole
 from zindex.processing.renaming import rename_parameters
-from zindex.sources.sample_files import OnDamage
+from zindex.sources.damage_log import OnDamage
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 
 Sample = dict[str, Any]

@@ -12,7 +12,7 @@ from zindex.lazy import need
 from zindex.plan.settings import check_whole
 from zindex.processing.image_samples import MAX_PIXELS, PerSample, find_field
 from zindex.processing.sample_generator import sample_generator
-from zindex.sources.sample_files import OnDamage
+from zindex.sources.damage_log import OnDamage
 
 Sample = dict[str, Any]
 #: Where a clip begins in its recording.

@@ -39,7 +39,13 @@ class Descriptors:
                 yield number, os.fstat(descriptor).st_mtime_ns
 
     def read(self, number: int, offset: int, nbytes: int) -> bytes:
-        """Return bytes of a file.
+        """Return bytes of a file; errors are those of `read_into`."""
+        content = bytearray(nbytes)
+        self.read_into(number, offset, memoryview(content))
+        return bytes(content)
+
+    def read_into(self, number: int, offset: int, view: memoryview) -> None:
+        """Read bytes of a file into a view, which they fill.
 
         Raises
         ------
@@ -51,21 +57,20 @@ class Descriptors:
         descriptor = self._opened.get(number)
         if descriptor is None:
             descriptor = self._open(number)
-        file = self._files[number]
         try:  # without the cost of `read_local`
-            content = os.pread(descriptor, nbytes, offset)
+            found = os.preadv(descriptor, [view], offset)
         except OSError:
-            content = read_local(file, descriptor, offset, nbytes)  # raises an error of zindex
-        while len(content) < nbytes:
-            rest = read_local(file, descriptor, offset + len(content), nbytes - len(content))
+            found = 0  # `read_local` raises an error of zindex
+        file = self._files[number]
+        while found < len(view):
+            rest = read_local(file, descriptor, offset + found, len(view) - found)
             if not rest:
                 raise SourceError(
                     f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it ends "
-                    f"at byte {offset + len(content):,}; it was changed since, so open the source "
-                    "again"
+                    f"at byte {offset + found:,}; it was changed since, so open the source again"
                 )
-            content += rest
-        return content
+            view[found : found + len(rest)] = rest
+            found += len(rest)
 
     def _open(self, number: int) -> int:
         with open_local(self._files[number]) as descriptor:

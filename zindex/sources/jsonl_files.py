@@ -28,10 +28,10 @@ from zindex.io.file_chunks import (
     remote_chunks,
 )
 from zindex.io.file_list import SourceFile, list_files
+from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.opened_files import PREPARE_NBYTES
-from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths
-from zindex.sources.sample_offsets import ContentDigest, FileScan
-from zindex.sources.sample_requests import RawSample
+from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SCAN_NBYTES = 1 << 20
@@ -148,14 +148,14 @@ class JsonlFiles(PartFiles):
 
     def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
         """Yield the objects of lines; see `SampleFiles.parse_samples`."""
-        urls, parse = self.urls, parse_object if self._is_exact else loads
+        urls, parse = self.urls, _parse_exactly if self._is_exact else loads
         for number, row, line in raws:
             try:
                 sample = parse(line)
                 if None in sample.values():
                     _fill(sample)
             except (ValueError, RecursionError, SourceError, AttributeError):
-                sample = self._parse_row(number, row, line)
+                sample = self._parse_row(number, row, bytes(line))
                 if sample is None:
                     continue
             sample["__url__"] = urls[number]
@@ -297,6 +297,10 @@ def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
             for line in lines:
                 yield offset, line
                 offset += len(line) + 1
+
+
+def _parse_exactly(line: bytes | memoryview) -> dict[str, Any]:
+    return parse_object(bytes(line))
 
 
 def _fill(sample: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import SourceFile, list_files
 from zindex.io.objects import ObjectPath
 from zindex.lazy import need
-from zindex.sources.sample_files import WHOLE_FILE, DamageLog, OnDamage, PartFiles, Paths
+from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
 
 # Rows that are converted to objects at a time.
 _NUM_ROWS = 1024

@@ -1,4 +1,4 @@
-"""Files of raw samples: their partition into parts, wrappers that convert, reports of damage."""
+"""Files of raw samples: their partition into parts, and reading samples in any order."""
 
 import hashlib
 import logging
@@ -8,14 +8,16 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Literal, get_args
+from typing import Any
+
+import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, SourceError, check_choice
-from zindex.io.decompression import DamageError
+from zindex.errors import ConfigError, SourceError
 from zindex.io.file_chunks import open_local, read_at, read_chunks, read_local
 from zindex.io.file_list import SourceFile
 from zindex.io.request_threads import DaemonPool
+from zindex.sources.damage_log import DamageLog
 from zindex.sources.descriptors import Descriptors
 from zindex.sources.opened_files import (
     PREPARE_NBYTES,
@@ -24,74 +26,18 @@ from zindex.sources.opened_files import (
     look_up_all,
     open_files,
 )
-from zindex.sources.sample_offsets import FileScan, SampleCount, SampleOffsets, find_offsets
-from zindex.sources.sample_requests import RawSample, SampleRequests
+from zindex.sources.sample_blocks import SampleBlocks
+from zindex.sources.sample_offsets import (
+    FileScan,
+    RawSample,
+    SampleCount,
+    SampleOffsets,
+    find_offsets,
+)
+from zindex.sources.sample_requests import SampleRequests
 from zindex.store.commit import fingerprint
 
 logger = logging.getLogger(__name__)
-
-OnDamage = Literal["error", "skip"]
-
-
-class DamageLog:
-    """The damage of one source, found by this process.
-
-    Parameters
-    ----------
-    what
-        Expected content of each file, for messages.
-    on_damage
-        ``"error"`` raises; ``"skip"`` counts, and logs once per file.
-
-    Raises
-    ------
-    ConfigError
-        If ``on_damage`` is neither.
-    """
-
-    def __init__(self, what: str, on_damage: OnDamage) -> None:
-        check_choice("on_damage", on_damage, get_args(OnDamage))
-        self.what = what
-        self.on_damage = on_damage
-        #: Number of skipped samples, or truncated files.
-        self.num_skipped = 0
-        self._logged: set[str] = set()
-
-    def report(
-        self, url: str, damage: DamageError, left_out: str, *, what: str | None = None
-    ) -> None:
-        """Raise for damage, or count it.
-
-        Parameters
-        ----------
-        url
-            The file.
-        damage
-            The reason and its byte.
-        left_out
-            Description of what is skipped as a result.
-        what
-            Expected content of this file, if it differs.
-
-        Raises
-        ------
-        SourceError
-            Unless damage is skipped.
-        """
-        place = f"{url} must be {what or self.what}, but at byte {damage.offset:,} {damage.reason}"
-        if self.on_damage == "error":
-            raise SourceError(
-                f"{place}; restore the file, or leave out {left_out} with on_damage='skip' "
-                "(--on-damage skip)"
-            )
-        self.num_skipped += 1
-        if url not in self._logged:
-            self._logged.add(url)
-            logger.warning(
-                f"{place}; skipped: {left_out}. Further damage in this file is skipped, too; it is "
-                "counted in num_skipped, but not logged"
-            )
-
 
 #: A path, or several of them.
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -150,12 +96,15 @@ class SampleFiles(ABC):
         """Return the stored bytes of a part; None if that would take a request to a store."""
         return None
 
+    #: Whether `open_samples` reads only what is needed, so that units may share what it returns.
+    reads_blocks = False
+
     def find_samples(self) -> SampleCount | None:
         """Return the number of samples, found once; None if they can only be read in order."""
         return None
 
-    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[Any]:
-        """Return samples in any order, without parsing them; see `parse_samples`.
+    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> Sequence[Any]:
+        """Return samples of some ranges, without parsing them; see `parse_samples`.
 
         Parameters
         ----------
@@ -171,7 +120,22 @@ class SampleFiles(ABC):
         """
         raise NotImplementedError
 
-    #: Whether samples are read by `request_samples`, from an object store, not by `read_samples`.
+    def open_samples(
+        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None
+    ) -> Sequence[Any]:
+        """Return samples of ranges in an order, which may be read when they are first needed.
+
+        Parameters
+        ----------
+        ranges
+            As of `read_samples`, which has the errors, too.
+        order
+            Positions in the ranges; None for their order.
+        """
+        raws = self.read_samples(ranges)
+        return raws if order is None else [raws[place] for place in order.tolist()]
+
+    #: Whether samples are read by `request_samples`, from an object store, not by the other two.
     is_requested = False
 
     def request_samples(
@@ -360,23 +324,42 @@ class PartFiles(SampleFiles):
                 if not damage.is_end or offsets is None or offsets.scans[number].is_whole:
                     self.damage.report(self.urls[number], damage.to_error(), left_out)
 
-    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> list[RawSample]:
+    reads_blocks = True
+
+    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> Sequence[RawSample]:
         """Return the bytes of samples; see `SampleFiles.read_samples`."""
         found: list[RawSample] = []
-        offsets, read = self._offsets, self._descriptors.read
+        offsets = self._offsets
         assert offsets is not None
         for start, stop in ranges:
             for number, first, last in offsets.split(start, stop):
                 ends = offsets.tables[number][first : last + 1, 0].tolist()
                 base = ends[0]
-                raw = read(number, base, ends[-1] - base)
-                row = first
-                for one, two in pairwise(ends):
-                    found.append((number, row, raw[one - base : two - base]))
-                    row += 1
+                raw = np.empty(ends[-1] - base, np.uint8).data
+                self._descriptors.read_into(number, base, raw)
+                cuts = enumerate(pairwise(ends), first)
+                found += [(number, row, raw[one - base : two - base]) for row, (one, two) in cuts]
+        self._check_opened()
+        return found
+
+    def open_samples(
+        self, ranges: Iterable[tuple[int, int]], order: Int64Array | None
+    ) -> Sequence[RawSample]:
+        """Return the bytes of samples, each range read at once; see `SampleFiles.open_samples`."""
+        assert self._offsets is not None
+        if order is None:
+            return self.read_samples(ranges)
+        return SampleBlocks(self._offsets, ranges, order, self._read_into)
+
+    def _read_into(self, number: int, offset: int, view: memoryview) -> None:
+        """Read bytes of an unchanged file."""
+        self._descriptors.read_into(number, offset, view)
+        self._check_opened()
+
+    def _check_opened(self) -> None:
+        """Raise if the content of an open file has changed."""
         for number, modified in self._descriptors.modified():
             self._check_unchanged(number, modified)
-        return found
 
     @property
     def is_requested(self) -> bool:  # type: ignore[override]

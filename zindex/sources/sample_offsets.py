@@ -30,6 +30,8 @@ from zindex.io.request_threads import map_in_threads
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+#: Number of a file, number of a sample in it, and its bytes.
+RawSample = tuple[int, int, bytes | memoryview]
 
 #: Smallest file whose table is kept on disk; smaller ones are scanned faster than a table is kept.
 MIN_KEPT_NBYTES = 16 << 20
@@ -132,6 +134,30 @@ class SampleOffsets(SampleCount):
                 found.append((number, start - first, end - first))
             start, number = end, number + 1
         return found
+
+    def locate(self, samples: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+        """Return where some samples are.
+
+        Parameters
+        ----------
+        samples
+            Shape (samples,), int64: their numbers.
+
+        Returns
+        -------
+        files, rows, starts, stops
+            Of each sample the number of its file, its row in the table, and its bytes
+            ``[start, stop)``, in four arrays of this shape.
+        """
+        firsts = np.array(self._firsts)
+        files = np.searchsorted(firsts, samples, side="right") - 1
+        rows = samples - firsts[files]
+        starts, stops = np.empty_like(rows), np.empty_like(rows)
+        for number in np.unique(files).tolist():
+            inside = files == number
+            column, chosen = self.tables[number][:, 0], rows[inside]
+            starts[inside], stops[inside] = column[chosen], column[chosen + 1]
+        return files, rows, starts, stops
 
 
 def find_offsets(

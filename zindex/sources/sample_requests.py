@@ -8,16 +8,14 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.io.request_threads import DaemonPool, wait_for
-from zindex.sources.sample_offsets import SampleOffsets
+from zindex.sources.sample_offsets import RawSample, SampleOffsets
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-#: Number of a file, number of a sample in it, and its bytes.
-RawSample = tuple[int, int, bytes]
-
 # Bytes of a request for adjacent samples, and between samples that are requested together.
 _REQUEST_NBYTES, _GAP_NBYTES = 1 << 20, 1 << 15
+_NOTHING = np.empty(0, np.int64)
 
 
 class SampleRequests:
@@ -51,7 +49,9 @@ class SampleRequests:
         threads: DaemonPool,
     ) -> None:
         self._read, self._threads, self._process = read, threads, os.getpid()
-        rows = _locate(offsets, ranges)
+        samples = [_NOTHING, *(np.arange(start, stop) for start, stop in ranges)]
+        # The file of each sample, its row, and its bytes [start, stop): shape (4, samples).
+        rows = np.stack(offsets.locate(np.concatenate(samples)))
         self._rows = rows if order is None else rows[:, order]
         self._groups, self._spans = _group(self._rows)
         self._futures: dict[int, Future[bytes]] = {}
@@ -85,24 +85,13 @@ class SampleRequests:
             yield number, row, content[start - base : stop - base]
 
 
-def _locate(offsets: SampleOffsets, ranges: Iterable[tuple[int, int]]) -> Int64Array:
-    """Return the file, the row, and the bytes [start, stop) of samples, shape (4, samples)."""
-    found = [np.empty((4, 0), np.int64)]
-    for start, stop in ranges:
-        for number, first, last in offsets.split(start, stop):
-            ends = offsets.tables[number][first : last + 1, 0]
-            rows = np.arange(first, last)
-            found.append(np.stack([np.full_like(rows, number), rows, ends[:-1], ends[1:]]))
-    return np.concatenate(found, axis=1)
-
-
 def _group(rows: Int64Array) -> tuple[Int64Array, Sequence[tuple[int, int, int]]]:
     """Return the request of each sample, and the requests, numbered in the order of need.
 
     Parameters
     ----------
     rows
-        As of `_locate`, in the order of need.
+        Of each sample its file, its row, and its bytes [start, stop), in the order of need.
 
     Returns
     -------

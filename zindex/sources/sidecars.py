@@ -10,8 +10,8 @@ from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile
 from zindex.io.files import file_nbytes
+from zindex.sources.damage_log import DamageLog
 from zindex.sources.jsonl_files import read_lines
-from zindex.sources.sample_files import DamageLog
 
 #: By the key of a sample: the values of its metadata, in the order of the requested names.
 Metadata = dict[str, tuple[Any, ...]]

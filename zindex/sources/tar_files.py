@@ -21,6 +21,7 @@ from zindex.io.file_chunks import open_local, read_chunks
 from zindex.io.file_list import SourceFile, list_files
 from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
+from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.descriptors import Descriptors
 from zindex.sources.opened_files import (
     NUM_REQUESTS,
@@ -29,9 +30,8 @@ from zindex.sources.opened_files import (
     look_up_all,
     open_files,
 )
-from zindex.sources.sample_files import DamageLog, OnDamage, PartFiles, Paths
-from zindex.sources.sample_offsets import ContentDigest, FileScan, SampleOffsets
-from zindex.sources.sample_requests import RawSample
+from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample, SampleOffsets
 from zindex.sources.sidecars import (
     Metadata,
     check_meta_names,
@@ -234,9 +234,10 @@ class TarFiles(PartFiles):
     def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
         """Yield samples; see `SampleFiles.parse_samples`."""
         assert self._offsets is not None
+        tables = self._offsets.tables
         for number, row, content in raws:
-            start = int(self._offsets.tables[number][row, 0])
-            buffer = ChunkBuffer(iter([content, bytes(2 * BLOCK_NBYTES)]))
+            start = int(tables[number][row, 0])
+            buffer = ChunkBuffer(iter([bytes(content), bytes(2 * BLOCK_NBYTES)]))
             buffer.base = start
             metadata = self._read_line(number, row) if self._fields else {}
             try:

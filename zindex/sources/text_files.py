@@ -7,7 +7,8 @@ from typing import Any
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import list_files
-from zindex.sources.sample_files import WHOLE_FILE, DamageLog, OnDamage, PartFiles, Paths
+from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
 
 #: Maximum bytes of a text.
 MAX_TEXT_NBYTES = 1 << 28

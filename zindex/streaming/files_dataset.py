@@ -17,22 +17,25 @@ from zindex.io.request_threads import DaemonPool
 from zindex.plan.settings import check_whole
 from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
 from zindex.processing.sample_generator import GENERATOR_FIELDS
+from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
-from zindex.sources.sample_files import OnDamage, Paths, SampleFiles
+from zindex.sources.sample_files import Paths, SampleFiles
 from zindex.sources.sample_requests import SampleRequests
 from zindex.sources.tar_files import TarFiles
 from zindex.store.commit import fingerprint
 from zindex.streaming.orders import keyed_order, take_turns
 from zindex.streaming.sample_units import UNIT_NBYTES, SampleUnits, choose_units
 from zindex.streaming.stored_records import PART_LENGTH, StoredRecords
-from zindex.streaming.unit_requests import Unit, UnitRequests
+from zindex.streaming.unit_requests import OpenedGroup, Unit, UnitRequests
 
 # Units of an epoch, unless these would be too large: the samples of any two worker slots differ by
 # one unit at most. A process function is called for each unit.
 _NUM_UNITS, _NUM_CALLS = 2048, 512
 # Files that are read at a time if they can only be read in order, and groups of them that are left.
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
+# Samples of a unit that are cut out of their blocks together.
+_NUM_PARSED = 64
 
 
 class FilesDataset(IterableDataset[Sample]):
@@ -86,7 +89,7 @@ class FilesDataset(IterableDataset[Sample]):
         )
         self.process_fn = process_fn
         self.urls = list(files.urls)
-        self._requests = UnitRequests()
+        self._requests, self._group = UnitRequests(), OpenedGroup()
         self._labels: Sample = {}
 
     @cached_property
@@ -97,7 +100,8 @@ class FilesDataset(IterableDataset[Sample]):
             return None
         is_called = self.process_fn is not None and not self.packs
         most = _NUM_CALLS if is_called or count.is_remote else _NUM_UNITS
-        return choose_units(count, most, shuffle=self.shuffle_buffer > 1)
+        shuffle, grouped = self.shuffle_buffer > 1, self.files.reads_blocks
+        return choose_units(count, most, shuffle=shuffle, grouped=grouped)
 
     @cached_property
     def num_together(self) -> int:
@@ -161,7 +165,8 @@ class FilesDataset(IterableDataset[Sample]):
         upcoming
             Units that are read next, which are requested from object stores in advance.
         """
-        return self.process(self._parse(unit, upcoming or iter(())))
+        raws = self._read_raw(unit, upcoming or iter(()))
+        return self.process(chain.from_iterable(map(self.files.parse_samples, raws)))
 
     @property
     def packs(self) -> bool:
@@ -188,31 +193,36 @@ class FilesDataset(IterableDataset[Sample]):
         one_to_one = self.process_fn is None or getattr(self.process_fn, "one_to_one", False)
         return one_to_one and not self.may_skip
 
-    def _parse(self, unit: Unit, upcoming: Iterator[Unit]) -> Iterator[Sample]:
-        """Yield the samples of a unit."""
+    def _read_raw(self, unit: Unit, upcoming: Iterator[Unit]) -> Iterator[Iterable[Any]]:
+        """Yield some samples of a unit at a time, without parsing them."""
         self.files.find_samples()
-        raws: Iterable[Any]
         if self.files.is_requested:
             num_ahead = UNIT_NBYTES // max(1, self.part_nbytes(unit.part) or 0)
-            raws = self._requests.read(unit, upcoming, num_ahead, self._begin)
+            yield self._requests.read(unit, upcoming, num_ahead, self._begin)
+            return
+        assert self.units is not None
+        if unit.order is None:
+            raws = self.files.read_samples([self.units.range_of(unit.part)])
+            start, stop = 0, len(raws)
         else:
-            ranges, order = self._locate(unit)
-            raws = self.files.read_samples(ranges)
-            if order is not None:
-                raws = [raws[place] for place in order.tolist()]
-            raws = raws[unit.skip :]
-        yield from self.files.parse_samples(raws)
+            # The units of a group follow each other, so its blocks are kept for the next ones.
+            key = unit.part // self.units.share, unit.order
+            raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
+            start, stop = self.units.part_of(unit.part, len(raws))
+        for first in range(start + unit.skip, stop, _NUM_PARSED):
+            yield raws[first : min(first + _NUM_PARSED, stop)]
 
     def _locate(self, unit: Unit) -> tuple[list[tuple[int, int]], Int64Array | None]:
-        """Return the ranges of samples of a unit, and the order of an epoch if it has one."""
+        """Return the ranges of samples of a unit, or of its group in an epoch, and their order."""
         assert self.units is not None
         if unit.order is None:
             return [self.units.range_of(unit.part)], None
         seed, name, epoch = unit.order
-        return self.units.shuffled(unit.part, seed=seed, name=name, epoch=epoch)
+        group = unit.part // self.units.share
+        return self.units.shuffled(group, seed=seed, name=name, epoch=epoch)
 
     def _begin(self, unit: Unit, threads: DaemonPool) -> SampleRequests:
-        """Return the requests for a unit."""
+        """Return the requests for a unit, which is a group of its own in object stores."""
         ranges, order = self._locate(unit)
         if unit.skip and order is None:
             order = np.arange(sum(stop - start for start, stop in ranges))

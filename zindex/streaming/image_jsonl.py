@@ -15,8 +15,9 @@ from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile, list_files
 from zindex.processing.image_samples import MAX_PIXELS, load_pillow, open_image
+from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.jsonl_files import read_lines
-from zindex.sources.sample_files import DamageLog, OnDamage, Paths
+from zindex.sources.sample_files import Paths
 
 
 class ImageJsonlDataset(Dataset[dict[str, Any]]):

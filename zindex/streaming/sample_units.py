@@ -16,6 +16,8 @@ _MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16
 _MAX_REQUEST, _REQUEST_NBYTES = 1024, 1 << 17
 # Adjacent samples that are read together even in small units, where each read costs more than they.
 _MIN_BLOCK = 4
+# A group has at least 128 blocks of maximum size: how well files are mixed depends on them.
+_MIN_WIDTH = 128
 #: Approximate maximum bytes of a unit, which is held in memory.
 UNIT_NBYTES = 16 << 20
 
@@ -55,18 +57,20 @@ def scramble(numbers: UInt64Array, key: np.uint64) -> UInt64Array:
 
 @dataclass(frozen=True)
 class SampleUnits:
-    """All samples of an epoch in blocks of adjacent ones, and these in units.
+    """All samples of an epoch in blocks of adjacent ones, these in groups, and these in units.
 
-    In an epoch's order the blocks are permuted, so that a unit has samples of all files, and its
-    samples are permuted again.
+    In an epoch's order the blocks are permuted, so that a group has samples of all files, and its
+    samples are permuted again. Worker slots share the units, parts of a group in its order.
     """
 
     num_samples: int
     nbytes: int
     #: Samples of a block; the last block may have fewer.
     block: int
-    #: Blocks of a unit.
+    #: Blocks of a group; the last group may have fewer.
     width: int
+    #: Units of a group.
+    share: int = 1
 
     @property
     def num_blocks(self) -> int:
@@ -76,12 +80,24 @@ class SampleUnits:
     @property
     def num_units(self) -> int:
         """Units of an epoch."""
-        return -(-self.num_blocks // self.width)
+        return -(-self.num_blocks // self.width) * self.share
 
     def range_of(self, unit: int) -> tuple[int, int]:
         """Return the samples [start, stop) of a unit in the order of the files."""
-        length = self.block * self.width
-        return unit * length, min((unit + 1) * length, self.num_samples)
+        group, length = unit // self.share, self.block * self.width
+        first = group * length
+        start, stop = self.part_of(unit, min(length, self.num_samples - first))
+        return first + start, first + stop
+
+    @property
+    def max_unit(self) -> int:
+        """Most samples of a unit."""
+        return -(-self.block * self.width // self.share)
+
+    def part_of(self, unit: int, length: int) -> tuple[int, int]:
+        """Return the positions [start, stop) of a unit in its group of so many samples."""
+        place = unit % self.share
+        return place * length // self.share, (place + 1) * length // self.share
 
     def lengths(self, *, shuffle: bool, seed: int, name: str, epoch: int) -> Int64Array:
         """Return the samples of each unit: shape (units,), int64.
@@ -89,29 +105,32 @@ class SampleUnits:
         Parameters
         ----------
         shuffle
-            Whether units are those of `shuffled`, not in the order of the files.
+            Whether groups are those of `shuffled`, not in the order of the files.
         seed, name, epoch
             Key of the order.
         """
-        blocks = np.full(self.num_units, self.width)
-        blocks[-1:] -= self.num_units * self.width - self.num_blocks
-        lengths: Int64Array = blocks * self.block
+        num_groups = self.num_units // self.share
+        blocks = np.full(num_groups, self.width)
+        blocks[-1:] -= num_groups * self.width - self.num_blocks
+        lengths = blocks * self.block
         if missing := self.num_blocks * self.block - self.num_samples:
             last = self.num_blocks - 1
             if shuffle:
                 last = keyed_position(last, self.num_blocks, seed=seed, name=name, epoch=epoch)
             lengths[last // self.width] -= missing
-        return lengths
+        ends = np.arange(self.share + 1) * lengths[:, np.newaxis] // self.share
+        found: Int64Array = np.diff(ends, axis=1).ravel()
+        return found
 
     def shuffled(
-        self, unit: int, *, seed: int, name: str, epoch: int
+        self, group: int, *, seed: int, name: str, epoch: int
     ) -> tuple[list[tuple[int, int]], Int64Array | None]:
-        """Return the samples of a unit in the order of an epoch.
+        """Return the samples of a group in the order of an epoch.
 
         Parameters
         ----------
-        unit
-            Number of the unit.
+        group
+            Number of the group.
         seed, name, epoch
             Key of the order.
 
@@ -122,19 +141,21 @@ class SampleUnits:
         order
             Positions in these ranges, shape (samples,), int64; None if blocks have one sample.
         """
-        places = np.arange(unit * self.width, min((unit + 1) * self.width, self.num_blocks))
+        places = np.arange(group * self.width, min((group + 1) * self.width, self.num_blocks))
         blocks = keyed_order(places, self.num_blocks, seed=seed, name=name, epoch=epoch)
         starts = (blocks * self.block).tolist()
         ranges = [(start, min(start + self.block, self.num_samples)) for start in starts]
         if self.block == 1 or self.width == 1:
             return ranges, None
         count = sum(stop - start for start, stop in ranges)
-        numbers = np.arange(count, dtype=np.uint64) + np.uint64(unit * self.block * self.width)
-        words = scramble(numbers, _order_key(seed, name, epoch))
-        return ranges, np.argsort(words, kind="stable")
+        numbers = np.arange(count, dtype=np.uint64) + np.uint64(group * self.block * self.width)
+        # All words differ, so any way of sorting has the same result.
+        return ranges, np.argsort(scramble(numbers, _order_key(seed, name, epoch)))
 
 
-def choose_units(count: SampleCount, num_units: int, *, shuffle: bool) -> SampleUnits:
+def choose_units(
+    count: SampleCount, num_units: int, *, shuffle: bool, grouped: bool = True
+) -> SampleUnits:
     """Return units of a size that depends on the samples alone, not on ranks or workers.
 
     Parameters
@@ -145,21 +166,35 @@ def choose_units(count: SampleCount, num_units: int, *, shuffle: bool) -> Sample
         Units of an epoch, unless these would be too large.
     shuffle
         Whether the samples of a unit are shuffled, too.
+    grouped
+        Whether small units share the blocks that are read for them, so that these are larger;
+        never in object stores.
 
     Examples
     --------
     >>> choose_units(SampleCount(100_000, 100_000_000), 2048, shuffle=True)
-    SampleUnits(num_samples=100000, nbytes=100000000, block=4, width=12)
+    SampleUnits(num_samples=100000, nbytes=100000000, block=32, width=126, share=84)
     >>> choose_units(SampleCount(10**9, 10**12), 2048, shuffle=True)
-    SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, width=128)
+    SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=32, width=256, share=1)
     """
-    mean = max(1, count.nbytes // max(1, count.num_samples))
-    length = max(1, min(count.num_samples // num_units, _MAX_UNIT, UNIT_NBYTES // mean))
+    num_samples, nbytes = count.num_samples, count.nbytes
+    mean = max(1, nbytes // max(1, num_samples))
+    length = max(1, min(num_samples // num_units, _MAX_UNIT, UNIT_NBYTES // mean))
     if not shuffle:
-        return SampleUnits(count.num_samples, count.nbytes, length, 1)
-    least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
-    if count.is_remote:
-        block = max(1, min(_MAX_REQUEST, _REQUEST_NBYTES // mean, max(least, length // 64)))
-    else:
-        block = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean, max(least, length // 128)))
-    return SampleUnits(count.num_samples, count.nbytes, block, max(1, length // block))
+        return SampleUnits(num_samples, nbytes, length, 1)
+    largest = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean))
+    if count.is_remote or not grouped:
+        least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
+        if count.is_remote:
+            block = max(1, min(_MAX_REQUEST, _REQUEST_NBYTES // mean, max(least, length // 64)))
+        else:
+            block = min(largest, max(least, length // _MIN_WIDTH))
+        return SampleUnits(num_samples, nbytes, block, max(1, length // block))
+    block = min(largest, -(-num_samples // (2 * _MIN_WIDTH)))
+    if block <= 1:
+        return SampleUnits(num_samples, nbytes, 1, length)
+    widest = max(_MIN_WIDTH * largest, length)
+    # Groups of equal sizes.
+    num_blocks, num_groups = -(-num_samples // block), -(-num_samples // widest)
+    share = max(1, round(num_samples / num_groups / length))
+    return SampleUnits(num_samples, nbytes, block, -(-num_blocks // num_groups), share)

@@ -63,7 +63,7 @@ class StreamSource:
             return None
         if num_ranks == 1:
             return int(units.num_samples)
-        share = -(-units.num_units // num_ranks) * units.block * units.width
+        share = -(-units.num_units // num_ranks) * units.max_unit
         return int(min(share, units.num_samples))
 
     def labelled(self, labels: dict[str, Any]) -> Any:

@@ -1,12 +1,13 @@
-"""Request the samples of units from object stores before they are read."""
+"""What a process keeps of the units that it reads: requests for the next ones, a shared group."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from zindex.io.request_threads import DaemonPool
-from zindex.sources.sample_requests import RawSample, SampleRequests
+from zindex.sources.sample_offsets import RawSample
+from zindex.sources.sample_requests import SampleRequests
 
 # Units that are requested in advance, and requests of a source at a time.
 _MAX_AHEAD, _NUM_THREADS = 64, 64
@@ -70,3 +71,20 @@ class UnitRequests:
             self._made[one] = before.get(one) or begin(one, self._threads)
             self._made[one].begin()
         yield from raws
+
+
+class OpenedGroup:
+    """The samples of the last group of units, kept for its next units; they are not pickled."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Hashable, Sequence[Any]] = None, ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenedGroup, ()
+
+    def read(self, key: Hashable, open_group: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """Return the samples of a group, which are opened unless it was the last one."""
+        last = self._last
+        if last[0] != key:
+            last = self._last = key, open_group()
+        return last[1]

@@ -27,7 +27,8 @@ from zindex.ingest.records.partitions import read_source
 from zindex.ingest.records.read_partitions import read_partition, try_first
 from zindex.io.local import local_path
 from zindex.io.objects import PlaceLike, place_of
-from zindex.sources.sample_files import OnDamage, Paths, SampleFiles
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import Paths, SampleFiles
 from zindex.store.commit import fingerprint
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store

@@ -30,7 +30,8 @@ from zindex.ingest.records.open_files import open_files
 from zindex.ingest.spans import cut_span
 from zindex.io.local import local_path
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.sources.sample_files import OnDamage, Paths
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import Paths
 from zindex.store.commit import StorePlan, fingerprint
 from zindex.store.layout import ArrayLayout, ChunkGrid
 from zindex.store.open import Store

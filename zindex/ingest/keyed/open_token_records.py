@@ -8,7 +8,8 @@ from typing import Any
 from zindex.errors import ConfigError, SourceError
 from zindex.ingest.records.open_files import TextKind, open_texts
 from zindex.ingest.records.read_partitions import own_copy
-from zindex.sources.sample_files import OnDamage, Paths
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import Paths
 from zindex.text.chat_template import CHATML, ChatTemplate, open_template
 from zindex.text.conversations import ConversationParser
 from zindex.text.length_limits import Keep, LengthLimits, LengthReport, OnLong

@@ -11,7 +11,8 @@ import numpy as np
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
 from zindex.formats.keyed.value_rules import TOKEN_KEYS, find_invalid
-from zindex.sources.sample_files import OnDamage, SampleFiles
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
 

@@ -12,7 +12,8 @@ from zindex.ingest.records.import_records import import_records
 from zindex.ingest.records.open_files import TextKind
 from zindex.ingest.records.read_partitions import try_first
 from zindex.io.objects import PlaceLike
-from zindex.sources.sample_files import OnDamage, Paths
+from zindex.sources.damage_log import OnDamage
+from zindex.sources.sample_files import Paths
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID

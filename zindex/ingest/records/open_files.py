@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_choice
 from zindex.io.file_list import list_files, named_paths
 from zindex.io.objects import mask
+from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.parquet_files import ParquetFiles
-from zindex.sources.sample_files import WHOLE_FILE, OnDamage, Paths, SampleFiles
+from zindex.sources.sample_files import WHOLE_FILE, Paths, SampleFiles
 from zindex.sources.tar_files import TarFiles
 from zindex.sources.text_files import ENDINGS, TextFiles
 from zindex.sources.wrapped_files import WrappedFiles

@@ -12,7 +12,8 @@ import numpy as np
 
 from zindex.errors import SourceError
 from zindex.io.objects import Place
-from zindex.sources.sample_files import DamageLog, SampleFiles
+from zindex.sources.damage_log import DamageLog
+from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.codecs import Buffer
 from zindex.store.records import KEY, URL, Form, check_fields, encode_numbers, encode_value
