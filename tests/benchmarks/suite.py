@@ -241,6 +241,12 @@ BENCHMARKS = (
         extra=True,
     ),
     Benchmark(
+        "bench_streams",
+        short="--samples 600 --workers 0 --latency 0.001 --runs 1 --peers-folder none",
+        long="--samples 24000 --workers 0 4 --latency 0.05 --runs 3",
+        extra=True,
+    ),
+    Benchmark(
         "bench_scaling",
         short="--documents 4e3 --most-datasets 20 --workers 1 --tasks 50 --nodes 1 4 "
         "--tokens 1e11 --datasets 20 --seconds 0.1 --runs 1",

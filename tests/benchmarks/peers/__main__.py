@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 PEERS = ("grain", "litdata", "streaming")
+#: What `bench_streams` needs besides.
+MORE = ("energon",)
 DEFAULT_FOLDER = Path(__file__).parents[3] / ".peers"
 
 
@@ -30,13 +32,13 @@ def make_environment(folder: Path, name: str) -> None:
 def main() -> None:
     """Make those that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(PEERS + MORE)}")
     parser.add_argument("--peers-folder", type=Path, default=DEFAULT_FOLDER)
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.names) - set(PEERS))
+    unknown = sorted(set(arguments.names) - {*PEERS, *MORE})
     if unknown:
-        parser.error(f"peers are {', '.join(PEERS)}, got {', '.join(unknown)}")
-    for name in arguments.names or PEERS:
+        parser.error(f"peers are {', '.join(PEERS + MORE)}, got {', '.join(unknown)}")
+    for name in arguments.names or PEERS + MORE:
         make_environment(arguments.peers_folder, name)
         print(f"{name} is in {arguments.peers_folder / name}", flush=True)
 
