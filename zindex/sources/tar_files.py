@@ -58,8 +58,6 @@ from zindex.sources.tar_members import (
 _NO_LINE, _SEVERAL = -1, -2
 # The sample has no member .id, and therefore no metadata.
 _NO_ID = -3
-# What ends an archive, behind the bytes of one sample.
-_END = bytes(2 * BLOCK_NBYTES)
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +238,7 @@ class TarFiles(PartFiles):
         for number, row, content in raws:
             start = int(tables[number][row, 0])
             buffer = ChunkBuffer(iter(()))
-            buffer.buffer, buffer.base = b"".join((content, _END)), start
+            buffer.buffer, buffer.base, buffer.stop = bytes(content), start, start + len(content)
             metadata = self._read_line(number, row) if self._fields else {}
             try:
                 yield from self._parse(number, buffer, start, math.inf, metadata)

@@ -40,6 +40,8 @@ class ArchiveBuffer(ABC):
         self.base = 0
         #: Offset of the end mark of the archive, once it is found.
         self.end: int | None = None
+        #: Offset at which members end without an end mark.
+        self.stop: int | None = None
 
     @abstractmethod
     def cover(self, start: int, nbytes: int) -> None:
@@ -233,6 +235,8 @@ def iterate_members(
     while True:
         at = position - archive.base
         if not 0 <= at <= len(archive.buffer) - tar_headers.BLOCK_NBYTES:
+            if position == archive.stop:
+                return
             archive.cover(position, tar_headers.BLOCK_NBYTES)
             at = 0
         try:
