@@ -13,7 +13,7 @@ SAMPLES = [(0, 0, b"aa"), (0, 1, b"bbb"), (0, 2, b"c"), (2, 0, b"x"), (2, 1, b"y
 
 
 def open_blocks(
-    ranges: list[tuple[int, int]], order: list[int] | None
+    ranges: list[tuple[int, int]], order: list[int]
 ) -> tuple[SampleBlocks, list[tuple[int, int, int]]]:
     """Return samples, and the reads that they have made."""
     scans = [FileScan(np.array(table).reshape(-1, 1), 0) for table in TABLES]
@@ -23,7 +23,7 @@ def open_blocks(
         reads.append((number, offset, len(view)))
         view[:] = CONTENTS[number][offset : offset + len(view)]
 
-    places = None if order is None else np.array(order)
+    places = np.array(order, np.int64)
     return SampleBlocks(SampleOffsets(scans), ranges, places, read_into), reads
 
 
@@ -34,15 +34,15 @@ def whole(samples: SampleBlocks) -> list[tuple[int, int, bytes]]:
 @pytest.mark.parametrize(
     ("ranges", "order", "expected", "num_reads"),
     [
-        ([(0, 6)], None, [0, 1, 2, 3, 4, 5], 2),  # a range over two files
-        ([(4, 6), (0, 2), (2, 4)], None, [4, 5, 0, 1, 2, 3], 4),
+        ([(0, 6)], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], 2),  # a range over two files
+        ([(4, 6), (0, 2), (2, 4)], [0, 1, 2, 3, 4, 5], [4, 5, 0, 1, 2, 3], 4),
         ([(4, 6), (0, 2)], [3, 0, 2, 1], [1, 4, 0, 5], 2),
-        ([(2, 2), (5, 6)], None, [5], 1),
-        ([], None, [], 0),
+        ([(2, 2), (5, 6)], [0], [5], 1),
+        ([], [], [], 0),
     ],
 )
 def test_ranges_in_an_order(
-    ranges: list[tuple[int, int]], order: list[int] | None, expected: list[int], num_reads: int
+    ranges: list[tuple[int, int]], order: list[int], expected: list[int], num_reads: int
 ) -> None:
     samples, reads = open_blocks(ranges, order)
     assert len(samples) == len(expected)
@@ -68,7 +68,7 @@ def test_a_failed_read_is_repeated() -> None:
         view[:] = CONTENTS[number]
 
     offsets = SampleOffsets([FileScan(np.array(TABLES[0]).reshape(-1, 1), 0)])
-    samples = SampleBlocks(offsets, [(0, 3)], None, read_into)
+    samples = SampleBlocks(offsets, [(0, 3)], np.arange(3), read_into)
     with pytest.raises(OSError, match="unplugged"):
         samples[:1]
     assert whole(samples) == SAMPLES[:3]

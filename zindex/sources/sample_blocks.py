@@ -22,7 +22,7 @@ class SampleBlocks(Sequence[RawSample]):
     ranges
         Numbers ``[start, stop)`` of samples. A range is a block, or has one in each of its files.
     order
-        Positions in the ranges; None for their order.
+        Positions in the ranges.
     read_into
         Reads a block.
     """
@@ -31,7 +31,7 @@ class SampleBlocks(Sequence[RawSample]):
         self,
         offsets: SampleOffsets,
         ranges: Iterable[tuple[int, int]],
-        order: Int64Array | None,
+        order: Int64Array,
         read_into: ReadInto,
     ) -> None:
         self._read_into = read_into
@@ -49,9 +49,8 @@ class SampleBlocks(Sequence[RawSample]):
         self._unread = {*range(len(spans))}
         self._buffer = np.empty(lengths.sum(), np.uint8).data
         shifts = (spans[:, 2] - spans[:, 1])[blocks]
-        places = np.stack([numbers, rows, starts + shifts, stops + shifts])
-        self._blocks = blocks if order is None else blocks[order]
-        self._places = places if order is None else places[:, order]
+        self._blocks = blocks[order]
+        self._places = np.stack([numbers, rows, starts + shifts, stops + shifts])[:, order]
 
     def __len__(self) -> int:
         return len(self._blocks)
