@@ -34,13 +34,20 @@ ENVIRONMENTS = {
 #: Contenders that read archives over HTTP; the others speak S3 or clouds' own protocols only.
 REMOTE = (OURS, "webdataset")
 
+REMOTE_NOTES = [
+    "over HTTP zindex reads archives in a random order, each through a buffer of 1,000 samples: "
+    "compare the entropies, too",
+    "the other peers speak S3 or clouds' own protocols only",
+]
+
 NOTES = [
     "zindex: MergedDataset of MetaDistributedWebDataset, its defaults: a permutation of all "
-    "samples, and a state on each, for exact resuming",
+    "samples of local files, and a state on each, for exact resuming",
     f"webdataset: WebDataset(shardshuffle=True).repeat().shuffle({BUFFER:,}); no state",
     "MosaicML Streaming: StreamingDataset(shuffle=True), its defaults (py1e), MDS of bytes",
     "LitData: StreamingDataset(shuffle=True), its defaults: chunks in random order, and the items "
-    "of a chunk in blocks of 256, so a window has samples of one or two files",
+    "of a chunk in blocks of 256, so each worker reads file by file; samples that were shuffled "
+    "before they were written would be mixed, at this speed",
     f"Energon: shuffle_buffer_size={BUFFER:,}, max_samples_per_sequence=100, a cooker that keeps "
     "the sample; its decoder and collation are left out",
     f"batches of {BATCH} as lists; nothing is decoded",
@@ -120,7 +127,8 @@ def main() -> None:
                 for num_workers in arguments.workers:
                     title = f"{what}, {num_workers} workers, HTTP {arguments.latency * 1000:g} ms"
                     sizes = num_samples, num_workers, num_runs
-                    tables.append(turns.make_table(f"remote-{num_workers}", title, remote, sizes))
+                    table = turns.make_table(f"remote-{num_workers}", title, remote, sizes)
+                    tables.append(replace(table, notes=[*table.notes[:2], *REMOTE_NOTES]))
                     show(tables[-1])
     record = Record.of(Path(__file__).stem, tables, arguments.folder)
     replace(record, versions=record.versions | turns.versions).write(arguments.json)

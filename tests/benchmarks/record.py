@@ -21,8 +21,8 @@ from typing import Any
 from zindex.inspection.bench.machine import describe_machine, list_versions
 
 ROOT = Path(__file__).parents[2]
-#: Options that only say where files go.
-_OUTPUTS = ("--json", "--folder")
+#: Options that only say where files are or go.
+_OUTPUTS = ("--json", "--folder", "--peers-folder")
 #: Variables of the environment that decide how fast something is.
 _VARIABLES = ("OMP_NUM_THREADS", "ZINDEX_BENCH_TOGETHER")
 _START = time.monotonic()
