@@ -35,14 +35,14 @@ ENVIRONMENTS = {
 REMOTE = (OURS, "webdataset")
 
 REMOTE_NOTES = [
-    "over HTTP zindex reads archives in a random order, each through a buffer of 1,000 samples: "
-    "compare the entropies, too",
+    "over HTTP zindex copies archives of at most 256 MiB together to the node before the first "
+    "batch, unless an earlier run has, and reads them as local ones",
     "the other peers speak S3 or clouds' own protocols only",
 ]
 
 NOTES = [
     "zindex: MergedDataset of MetaDistributedWebDataset, its defaults: a permutation of all "
-    "samples of local files, and a state on each, for exact resuming",
+    "samples, and a state on each, for exact resuming",
     f"webdataset: WebDataset(shardshuffle=True).repeat().shuffle({BUFFER:,}); no state",
     "MosaicML Streaming: StreamingDataset(shuffle=True), its defaults (py1e), MDS of bytes",
     "LitData: StreamingDataset(shuffle=True), its defaults: chunks in random order, and the items "

@@ -12,7 +12,9 @@ import pytest
 
 from tests.streaming.simulated_ranks import Run
 from zindex.errors import StateMismatchError
+from zindex.sources.jsonl_files import JsonlFiles
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking, to_state
+from zindex.streaming.files_dataset import FilesDataset
 
 Sample = dict[str, Any]
 
@@ -149,3 +151,21 @@ def test_resuming_makes_no_delivered_sample_again(
         assert function.num_made == 2000 - cut
     if not suffix:
         assert len(new()[0]) == 2000
+
+
+def test_units_of_a_process_function_share_the_blocks_of_their_group(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": number}) for number in range(5120)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    opened = []
+
+    class Files(JsonlFiles):
+        def open_samples(self, *args: Any) -> Any:
+            opened.append(args)
+            return super().open_samples(*args)
+
+    source: Any = FilesDataset(Files(tmp_path / "a.jsonl"), lambda samples: samples, 1000)
+    source.name, source.percent = "a", 1
+    assert source.units.share > 1
+    found = [sample["id"] for sample in MergedDataset([source], cyclic=False)]
+    assert sorted(found) == [*range(5120)]
+    assert len(opened) == source.units.num_units // source.units.share

@@ -93,11 +93,21 @@ def test_an_epoch_has_each_sample_once(num_samples: int, mean: int) -> None:
     every = np.concatenate(found)
     assert len(np.unique(every)) == len(every)
     assert len(every) * mean <= len(chosen) * 2 * UNIT_NBYTES
-    assert min(lengths) > 0
+    assert 0 < min(lengths) <= max(lengths) <= units.max_unit
+    counted = units.lengths(shuffle=True, seed=3, name="a", epoch=1).reshape(num_groups, -1)
+    assert lengths == counted[chosen].ravel().tolist()
     if num_groups == len(chosen):
         assert len(every) == num_samples
         starts, stops = zip(*map(units.range_of, range(units.num_units)), strict=True)
         assert [0, *stops] == [*starts, num_samples]
+        counted = units.lengths(shuffle=False, seed=3, name="a", epoch=1)
+        assert np.subtract(stops, starts).tolist() == counted.tolist()
+
+
+def test_units_in_object_stores_are_not_grouped() -> None:
+    units = choose_units(SampleCount(100_000, 100_000_000, is_remote=True), 512, shuffle=True)
+    assert units.share == 1
+    assert units.num_units >= 512
 
 
 def test_units_of_large_sources_are_spread_over_all_samples() -> None:
