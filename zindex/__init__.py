@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zindex.ingest.convert import convert as convert
     from zindex.ingest.corpora.pairs import count_sequences as count_sequences
     from zindex.ingest.corpora.tokenize_corpus import tokenize_corpus as tokenize_corpus
+    from zindex.ingest.dedup.dedup import dedup as dedup
     from zindex.ingest.keyed.convert_keyed import convert_keyed as convert_keyed
     from zindex.ingest.keyed.export_keyed import export_keyed as export_keyed
     from zindex.ingest.keyed.tokenize import tokenize as tokenize

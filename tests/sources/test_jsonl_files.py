@@ -216,3 +216,12 @@ def test_a_reader_travels_to_workers(tmp_path: Path) -> None:
     samples = files.read_part(0)
     next(samples)
     del samples
+
+
+@pytest.mark.parametrize("part_nbytes", [1, 7, 20, 1_000])
+def test_lines_of_parts_are_those_of_the_file(tmp_path: Path, part_nbytes: int) -> None:
+    content = b'\xef\xbb\xbf{"a": 1}\r\n\n{"b":\t2}\nno json\n{"c": 3}\n\n \n'
+    (tmp_path / "a.jsonl").write_bytes(content)
+    files = JsonlFiles(tmp_path / "a.jsonl", part_nbytes=part_nbytes)
+    found = [line for part in range(files.num_parts) for line in files.read_part_lines(part)]
+    assert found == list(enumerate(content[3:].rstrip().split(b"\n")))

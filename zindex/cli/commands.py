@@ -32,6 +32,7 @@ from zindex.cli.answers import (
 )
 from zindex.cli.cluster import adapt_options, cluster, cluster_options, open_client
 from zindex.cli.convert import convert, convert_cache, count, export, import_command, merge
+from zindex.cli.dedup import dedup_command
 from zindex.cli.edit import collect, edit, forget_command
 from zindex.cli.errors import describe_refusal, name_options
 from zindex.cli.measure import bench, lengths
@@ -48,7 +49,7 @@ _REFUSALS = {
 _NOTICED_SECONDS = 0.5
 # Commands that resume from what they had finished.
 _RESUMED = {
-    *("build", "convert", "export", "import", "merge", "prepare", "repair", "tokenize"),
+    *("build", "convert", "dedup", "export", "import", "merge", "prepare", "repair", "tokenize"),
 }
 
 
@@ -457,7 +458,10 @@ def _find_quickstart() -> Path:
     raise ConfigError(f"the quickstart must lie at {places[1]}, it does not; install zindex again")
 
 
-_FILES = (convert, convert_cache, count, export, import_command, merge, tokenize_command)
+_FILES = (
+    *(convert, convert_cache, count, dedup_command, export, import_command, merge),
+    tokenize_command,
+)
 _ANSWERS = (
     *(diff_command, find_command, info_command, ls_command, report_command, show_command),
     trace_command,

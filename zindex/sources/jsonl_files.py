@@ -135,6 +135,29 @@ class JsonlFiles(PartFiles):
         except DamageError as damage:
             self.damage.report(url, damage, "the rest of this part")
 
+    def read_part_lines(self, part: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of each line of a part in its file, from 0, and its bytes.
+
+        Lines are not parsed; blank ones at the end of the file are left out.
+
+        Raises
+        ------
+        SourceError
+            If the rest of the file cannot be decompressed, unless damage is skipped.
+        StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
+            If the file cannot be read.
+        """
+        try:
+            chunks, start, stop, line = self._open_part(part)
+            with closing(chunks):
+                for first, lines in self._without_blank_end(part, cut_lines(chunks, start, stop)):
+                    if first == 0:
+                        lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
+                    yield from enumerate(lines, line)
+                    line += len(lines)
+        except DamageError as damage:
+            self.damage.report(self.part_url(part), damage, "the rest of this part")
+
     def _without_blank_end(self, part: int, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the lines of a part without blank ones at the end of its file."""
         held = yield from hold_blank_end(batches)

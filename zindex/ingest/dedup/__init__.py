@@ -1,0 +1,1 @@
+"""Remove duplicate and contaminated records from files of JSON lines."""
