@@ -135,3 +135,26 @@ def test_without_torch(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_measure, "find_spec", lambda name: None)
     line = fail(*arguments_of(config))
     assert "Error: streams need torch, which is not installed; install zindex[streaming]" in line
+
+
+def test_a_store_of_records(tmp_path: Path) -> None:
+    rows = [{"text": "x" * n, "from": "ab"[n % 2]} for n in range(5)]
+    succeed("import", write_jsonl(tmp_path / "a.jsonl", rows), tmp_path / "s")
+    lines = succeed("lengths", tmp_path / "s").splitlines()
+    assert lines[0] == f"{tmp_path}/s: 5 records"
+    assert lines[-1].split() == ["5", "100%", str(tmp_path / "a.jsonl")]
+    figure = tmp_path / "a.png"
+    facts = json.loads(
+        succeed("lengths", tmp_path / "s", "--by", "from", "--json", "--figure", figure)
+    )
+    assert facts["sources"] == [["a", 3], ["b", 2]]
+    assert facts["lengths"][0]["quantiles"]["1"] == 4
+    assert figure.stat().st_size
+    line = fail("lengths", tmp_path / "s", "--ranks", 2)
+    assert f"--ranks must come with a CONFIG.yaml, {tmp_path}/s is a store" in line
+
+
+def test_paths_of_neither(config: Path, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        assert f"or of a store, {path} is neither; check the path" in fail("lengths", path)
+    assert "--by must come with a store" in fail("lengths", config, "--by", "a")

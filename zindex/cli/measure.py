@@ -98,7 +98,8 @@ def _load_object(text: str) -> Any:
 
 
 @click.command()
-@click.argument("config", type=click.Path(exists=True, dir_okay=False), metavar="CONFIG.yaml")
+@click.argument("config", metavar="CONFIG.yaml|STORE")
+@options.value("--by", metavar="NAME", help="For a store: field to count records by, not the file.")
 @_count("--samples", "num_samples", help="Samples of the run, such as 5M or 2e6.")
 @_count("--tokens", "num_tokens", help="Tokens of the run, such as 300B, instead of samples.")
 @options.mapping(
@@ -145,8 +146,12 @@ def _load_object(text: str) -> Any:
 @options.processes("Processes on this machine. [default: one per core, one for small inputs]")
 @options.value("--figure", metavar="FILE", help="Plot the report to a .svg, .png or .pdf file.")
 @options.summary()
+@click.pass_context
 def lengths(
+    context: click.Context,
+    /,
     config: str,
+    by: str | None,
     variables: dict[str, Any],
     objects: dict[str, Any],
     imports: tuple[str, ...],
@@ -158,10 +163,25 @@ def lengths(
     figure: str | None,
     **settings: Any,
 ) -> tuple[dict[str, Any], str]:
-    """Count samples of streaming sources and recommend settings.
+    """Measure lengths of streaming sources, or of a store of records.
 
-    CONFIG.yaml describes a MergedDataset or a single dataset. Only the figure is written.
+    CONFIG.yaml describes a MergedDataset or a single dataset, whose samples are counted to
+    recommend settings. Of a keyed or record STORE, prints the lengths of each field, the shares of
+    target tokens, the rewards, and the records of each source. Only the figure is written.
     """
+    from zindex.ingest.length_source import is_store
+
+    if is_store(config):
+        own = ("config", "by", "figure", "as_json")
+        others = [each.name or "" for each in context.command.params if each.name not in own]
+        options.refuse(context, others, f"must come with a CONFIG.yaml, {config} is a store")
+        return _measure_store(config, by, figure)
+    if by is not None:
+        raise ConfigError(f"--by must come with a store of records, {config} is none")
+    if not Path(config).is_file():
+        raise ConfigError(
+            f"lengths are those of a CONFIG.yaml or of a store, {config} is neither; check the path"
+        )
     if find_spec("torch") is None:
         raise ConfigError("streams need torch, which is not installed; install zindex[streaming]")
     from zindex.inspection.tables.length_report import report_lengths
@@ -184,3 +204,14 @@ def lengths(
     if figure is not None:
         report.draw(figure)
     return report.to_json(), report.to_text()
+
+
+def _measure_store(path: str, by: str | None, figure: str | None) -> tuple[dict[str, Any], str]:
+    """Return the statistics of a store of records, and plot them."""
+    from zindex.inspection.answers.record_statistics import measure_records
+    from zindex.inspection.tables.record_report import draw_records, record_lines
+
+    found = measure_records(path, by=by)
+    if figure is not None:
+        draw_records(found, figure)
+    return found.to_json(), "\n".join(record_lines(found))

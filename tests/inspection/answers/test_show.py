@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 import zindex
 from tests.cli.commands import fail, invoke, succeed
@@ -13,6 +15,7 @@ from tests.indexing.runs import make_run
 from tests.inspection.answers.test_info import write_yaml
 from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
+from zindex.cli import main
 from zindex.config import RunConfig
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
@@ -137,3 +140,46 @@ def test_commands(tmp_path: Path, write_corpus: WriteCorpus) -> None:
         "Error: show needs one of --document, --sample and --record"
     )
     assert invoke("show", prefix, "--document", "x").exit_code == 2
+
+
+def test_groups_are_shown_answer_by_answer(tmp_path: Path) -> None:
+    rows = [{"prompt": "p", "responses": ["a b", "c"], "rewards": [0.5, 1]}]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "chat_template": "chatml"}
+    tokenize(source, tmp_path / "s", "grpo", client=SerialExecutor(), **settings)
+    shown = show(tmp_path / "s", record=0, tokenizer=tokenizer)
+    fields = {field.name: field for field in shown.fields}
+    names = ["prompts", "responses 0", "responses 1", "rewards", "__key__", "__url__"]
+    assert list(fields) == names
+    for name, text in (("responses 0", "a b"), ("responses 1", "c")):
+        assert fields[name].mask == [True] * len(fields[name].value)
+        assert "".join(fields[name].texts or ()).startswith(text)
+    assert fields["rewards"].value == [0.5, 1.0]
+
+
+def test_fields_that_only_look_like_masks_and_lengths_are_shown(tmp_path: Path) -> None:
+    rows = [{"a": [1, 2], "a_mask": [1], "a_length": 7, "b": [3], "b_length": [4], "c_mask": "m", "c": "t"}]  # fmt: skip  # noqa: E501
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    dtypes = {name: "int32" for name in ("a", "a_mask", "b", "b_length")}
+    zindex.import_records(source, tmp_path / "s", dtypes=dtypes, client=SerialExecutor())
+    names = [field.name for field in show(tmp_path / "s", record=0).fields]
+    assert names == [*rows[0], "__key__", "__url__"]
+
+
+def test_masks_are_coloured_unless_no_color_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [{"messages": DIALOGUE}])
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "chat_template": "chatml"}
+    tokenize(source, tmp_path / "s", "sft", client=SerialExecutor(), **settings)
+    command = ["show", str(tmp_path / "s"), "--record", "0", "--decode"]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = CliRunner().invoke(main, command, color=True).stdout
+    assert "\x1b[32ma\x1b[0m" in coloured  # the answer's first line is green
+    assert "\x1b[2mSay a\x1b[0m" in coloured  # the question is dim
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = CliRunner().invoke(main, command, color=True).stdout
+    assert "\x1b" not in plain
+    assert plain == click.unstyle(coloured)

@@ -1,7 +1,7 @@
 """Show one document, sample or record: its tokens, text and loss mask."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -23,12 +23,12 @@ from zindex.plan.packing import PackingPlan
 from zindex.store.folder_group import read_names
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
-from zindex.store.records import KIND
+from zindex.store.records import KIND, LENGTH_SUFFIX
 
 #: Mask fields of keyed records, by masked field; otherwise F_mask masks field F.
 _MASKS = {"sequence": "loss_mask", "responses": "masks"}
 #: Fields that hold tokens even if they have no mask.
-_TOKENS = ("sequence", "prompts", "responses", "chosen", "rejected")
+TOKENS = ("sequence", "prompts", "responses", "chosen", "rejected")
 _YAML = (".yaml", ".yml")
 
 #: Whether a text is trained on; None if unknown.
@@ -221,6 +221,17 @@ def _check_number(number: int, count: int, what: str, path: str) -> None:
         )
 
 
+def name_mask(field: str) -> str:
+    """Return the name of the field that masks the tokens of a field.
+
+    Examples
+    --------
+    >>> name_mask("sequence"), name_mask("chosen")
+    ('loss_mask', 'chosen_mask')
+    """
+    return _MASKS.get(field, f"{field}_mask")
+
+
 def _show_record(path: str, number: int, tokenizer: Any) -> list[ShownField]:
     """Return the fields of one record."""
     if not is_store(path):
@@ -228,24 +239,53 @@ def _show_record(path: str, number: int, tokenizer: Any) -> list[ShownField]:
     reader = RecordReader(open_store(path, kind=KIND))
     _check_number(number, len(reader), "record", path)
     record, decode = reader.read(number), as_decoder(tokenizer, [path])
-    masks = {_MASKS.get(name, f"{name}_mask") for name in record} & set(record)
+    found = {name: _find_parts(record, name) for name in record}
+    hidden = {name_mask(name) for name, (mask, _) in found.items() if mask is not None}
+    hidden |= {f"{name}{LENGTH_SUFFIX}" for name, (_, items) in found.items() if items is not None}
     fields = []
-    for name, value in record.items():
-        if name in masks:
+    for name, (mask, items) in found.items():
+        value, is_tokens = record[name], name in TOKENS
+        if name in hidden:
             continue
-        mask = record.get(_MASKS.get(name, f"{name}_mask"))
-        fields.append(_show_field(name, value, mask, decode))
+        if items is None:
+            fields.append(_show_field(name, value, mask, decode, is_tokens))
+            continue
+        cuts = np.cumsum(items)[:-1]
+        masks = [None] * len(items) if mask is None else np.split(mask, cuts)
+        for item, (part, own) in enumerate(zip(np.split(value, cuts), masks, strict=True)):
+            fields.append(_show_field(f"{name} {item}", part, own, decode, is_tokens))
     return fields
 
 
-def _show_field(name: str, value: Any, mask: AnyArray | None, decode: Decoder | None) -> ShownField:
+def _find_parts(record: Mapping[str, Any], name: str) -> tuple[AnyArray | None, AnyArray | None]:
+    """Return the mask of a field, and the lengths of its items; None if it has none."""
+    if not isinstance(record[name], np.ndarray):
+        return None, None
+    num_values = len(record[name])
+    mask = _find_values(record, name_mask(name))
+    items = _find_values(record, f"{name}{LENGTH_SUFFIX}")
+    return (
+        mask if mask is not None and len(mask) == num_values else None,
+        items if items is not None and items.sum() == num_values else None,
+    )
+
+
+def _find_values(record: Mapping[str, Any], name: str) -> AnyArray | None:
+    """Return the numbers of a field of a record; None if it has none."""
+    value = record.get(name)
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _show_field(
+    name: str, value: Any, mask: AnyArray | None, decode: Decoder | None, is_tokens: bool
+) -> ShownField:
     """Return one field of a record."""
     if not isinstance(value, np.ndarray):
         shown = f"{len(value):,} bytes" if isinstance(value, bytes) else value
         return ShownField(name, shown)
     tokens = value.tolist()
     flags = None if mask is None or len(mask) != len(tokens) else [bool(flag) for flag in mask]
-    if decode is None or not tokens or (mask is None and name not in _TOKENS):
+    if decode is None or not tokens or (mask is None and not is_tokens):
         return ShownField(name, tokens, flags)
     known: Sequence[Flag] = [None] * len(tokens) if flags is None else flags
     runs = groupby(zip(tokens, known, strict=True), key=lambda each: each[1])

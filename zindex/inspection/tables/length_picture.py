@@ -35,20 +35,43 @@ def draw_lengths(lengths: Lengths, advice: RunAdvice, path: str | os.PathLike[st
     ConfigError
         If matplotlib is missing, or the file cannot be written.
     """
-    remedy = "zindex[quickstart], or take the text or the JSON"
-    matplotlib = need("matplotlib", "a picture", remedy)
-    from matplotlib.figure import Figure
+    figure, axes = open_figure(1 + bool(advice.draws) + bool(advice.sequence_lengths))
+    from matplotlib import colormaps
 
     sources = sorted(lengths, key=lambda source: -source.num_tokens)[:_MAX_SHOWN]
-    colors = {source.name: matplotlib.colormaps["tab10"](i) for i, source in enumerate(sources)}
-    panels = 1 + bool(advice.draws) + bool(advice.sequence_lengths)
-    figure = Figure(figsize=(5.6 * panels, 4.4), layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, panels)))
+    colors = {source.name: colormaps["tab10"](i) for i, source in enumerate(sources)}
     _draw_histograms(axes.pop(0), sources, colors, len(lengths))
     if advice.draws:
         _draw_epochs(axes.pop(0), advice.draws, colors)
     if advice.sequence_lengths:
         _draw_sequence_lengths(axes.pop(0), advice)
+    save_figure(figure, path)
+
+
+def open_figure(num_panels: int) -> tuple[Any, list[Any]]:
+    """Return a figure with panels side by side, and their axes.
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is missing.
+    """
+    remedy = "zindex[quickstart], or take the text or the JSON"
+    need("matplotlib", "a picture", remedy)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6 * num_panels, 4.4), layout="constrained")
+    return figure, list(np.atleast_1d(figure.subplots(1, num_panels)))
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Write a figure to a file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written, or its suffix is no format.
+    """
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
@@ -68,7 +91,7 @@ def _draw_histograms(
         if not source.histogram.num_tokens:
             axis.plot([], [], color=colors[source.name], label=label)
             continue
-        edges, shares = _group(source.histogram)
+        edges, shares = group_bins(source.histogram)
         color = colors[source.name]
         axis.stairs(shares, edges, color=color, lw=1.4)
         axis.stairs(shares, edges, fill=True, color=color, alpha=0.15, label=label)
@@ -82,10 +105,10 @@ def _draw_histograms(
     if num_sources > len(sources):
         axis.plot([], [], " ", label=f"and {num_sources - len(sources):,} smaller sources")
     axis.legend(frameon=False, fontsize=8)
-    _finish(axis, "Lengths")
+    finish(axis, "Lengths")
 
 
-def _group(histogram: LengthHistogram) -> tuple[Any, Any]:
+def group_bins(histogram: LengthHistogram) -> tuple[Any, Any]:
     """Return the edges of wide bins from 1 on, and the share of tokens in each."""
     last = max(1, histogram.longest)
     edges = np.unique(np.floor(2 ** np.arange(0, np.log2(last) + 2 / _STEPS + 1e-9, 1 / _STEPS)))
@@ -111,7 +134,7 @@ def _draw_epochs(axis: Any, draws: Sequence[SourceDraws], colors: dict[str, Any]
     axis.invert_yaxis()
     axis.set_xlabel(f"epochs (dotted: 1, dashed: {MAX_EPOCHS:g})")
     total = sum(drawn.num_samples for drawn in draws)
-    _finish(axis, f"Epochs in {total:,} samples")
+    finish(axis, f"Epochs in {total:,} samples")
 
 
 def _draw_sequence_lengths(axis: Any, advice: RunAdvice) -> None:
@@ -131,7 +154,7 @@ def _draw_sequence_lengths(axis: Any, advice: RunAdvice) -> None:
         axis.bar_label(bars, [f" {percent:.3g}%" for percent in percents], fontsize=8)
         axis.set(xlabel="percent", xlim=(0, max(1.0, 1.2 * max(percents))))
         axis.invert_yaxis()
-        _finish(axis, f"Sequences of {lengths[0]:,} tokens")
+        finish(axis, f"Sequences of {lengths[0]:,} tokens")
         return
     ends = []
     for name, color, style, values in kinds:
@@ -154,9 +177,10 @@ def _draw_sequence_lengths(axis: Any, advice: RunAdvice) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xlim(lengths[0] / 1.1, lengths[-1] * (lengths[-1] / lengths[0]) ** 0.5)
     axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    _finish(axis, "Choice of a sequence length")
+    finish(axis, "Choice of a sequence length")
 
 
-def _finish(axis: Any, title: str) -> None:
+def finish(axis: Any, title: str) -> None:
+    """Add the title of a panel and remove its frame."""
     axis.set_title(title, loc="left", weight="bold")
     axis.spines[["top", "right"]].set_visible(False)
