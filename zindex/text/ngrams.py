@@ -11,6 +11,8 @@ from zindex.arrays import UInt64Array
 # Scripts without blanks between words: each character is a word.
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
+# The lower case of each ASCII character of a word, and a blank for others: faster than a pattern.
+_ASCII = "".join(chr(code).lower() if _WORD.match(chr(code)) else " " for code in range(128))
 _FACTOR, _MIXER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD)
 _SHIFT = np.uint64(32)
 # Hashes of words that are kept.
@@ -27,6 +29,8 @@ def split_words(text: str) -> list[str]:
     >>> split_words("It's 3.5% (of ALL).")
     ['it', 's', '3', '5', 'of', 'all']
     """
+    if text.isascii():
+        return text.translate(_ASCII).split()
     return _WORD.findall(normalise(text).casefold())
 
 
@@ -37,58 +41,47 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-class NgramHasher:
-    """Hashes the n-grams of words; keeps the hashes of common words."""
+class WordHashes(dict[str, int]):
+    """The hashes of words, computed when they are first asked for."""
 
-    def __init__(self) -> None:
-        self._words: dict[str, int] = {}
+    def __missing__(self, word: str) -> int:
+        """Compute the hash of a word."""
+        if len(self) > _MAX_WORDS:
+            self.clear()
+        digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        found = self[word] = int.from_bytes(digest, "little")
+        return found
 
-    def __reduce__(self) -> tuple[type["NgramHasher"], tuple[()]]:
-        return NgramHasher, ()
+    def read(self, words: list[str]) -> UInt64Array:
+        """Return the hash of each word."""
+        return np.array([self[word] for word in words], np.uint64)
 
-    def hash(self, words: list[str], length: int) -> UInt64Array:
-        """Return the hash of each n-gram.
 
-        Parameters
-        ----------
-        words
-            The words of a text.
-        length
-            Words of an n-gram, > 0.
+def hash_ngrams(words: UInt64Array, length: int) -> UInt64Array:
+    """Return the hash of each n-gram.
 
-        Returns
-        -------
-        hashes
-            Shape (len(words) - length + 1,), uint64; empty if there are fewer words.
+    Parameters
+    ----------
+    words
+        The hash of each word of a text.
+    length
+        Words of an n-gram, > 0.
 
-        Notes
-        -----
-        Two different n-grams have equal hashes with a probability of about 2**-64.
-        """
-        num_grams = len(words) - length + 1
-        if num_grams < 1:
-            return np.empty(0, np.uint64)
-        known = self._words
-        try:
-            numbers = np.array([known[word] for word in words], np.uint64)
-        except KeyError:
-            numbers = self._add(words)
-        hashes = numbers[:num_grams].copy()
-        for offset in range(1, length):
-            hashes *= _FACTOR
-            hashes += numbers[offset : offset + num_grams]
-        hashes ^= hashes >> _SHIFT
-        hashes *= _MIXER
-        hashes ^= hashes >> _SHIFT
-        return hashes
+    Returns
+    -------
+    hashes
+        Shape (len(words) - length + 1,), uint64; empty if there are fewer words.
 
-    def _add(self, words: list[str]) -> UInt64Array:
-        """Return the hashes of words of which some are new."""
-        known = self._words
-        if len(known) > _MAX_WORDS:
-            known.clear()
-        for word in words:
-            if word not in known:
-                digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-                known[word] = int.from_bytes(digest, "little")
-        return np.array([known[word] for word in words], np.uint64)
+    Notes
+    -----
+    Two different n-grams have equal hashes with a probability of about 2**-64.
+    """
+    num_grams = max(0, len(words) - length + 1)
+    hashes = words[:num_grams].copy()
+    for offset in range(1, length if num_grams else 0):
+        hashes *= _FACTOR
+        hashes += words[offset : offset + num_grams]
+    hashes ^= hashes >> _SHIFT
+    hashes *= _MIXER
+    hashes ^= hashes >> _SHIFT
+    return hashes

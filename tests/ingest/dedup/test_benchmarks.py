@@ -8,11 +8,11 @@ import pytest
 from tests.sources.archives import write_jsonl
 from zindex.errors import ConfigError
 from zindex.ingest.dedup.benchmarks import Benchmarks, read_benchmarks
-from zindex.text.ngrams import NgramHasher
+from zindex.text.ngrams import WordHashes
 
 
 def search(benchmarks: Benchmarks, text: str) -> tuple[int, int] | None:
-    return benchmarks.find(text.split(), NgramHasher())
+    return benchmarks.find(WordHashes().read(text.split()))
 
 
 def test_every_text_of_a_file_is_searched(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_found_ngrams_equal_those_of_naive_search(tmp_path: Path) -> None:
         spans = enumerate(tuple(words[i : i + 6]) for i in range(15))
         owners = ((n, i) for i, span in spans for n in (0, 1) if span in grams[n])
         naive = next(owners, None)
-        assert found.find(words, NgramHasher()) == naive
+        assert found.find(WordHashes().read(words)) == naive
         num_found += naive is not None
     assert 50 < num_found < 250
 

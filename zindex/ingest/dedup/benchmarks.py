@@ -12,7 +12,7 @@ from zindex.arrays import Int32Array, UInt64Array
 from zindex.errors import ConfigError
 from zindex.ingest.records.open_files import open_texts
 from zindex.sources.sample_files import Paths
-from zindex.text.ngrams import NgramHasher, split_words
+from zindex.text.ngrams import WordHashes, hash_ngrams, split_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,20 @@ class Benchmarks:
     hashes: UInt64Array
     owners: Int32Array
 
-    def find(self, words: list[str], hasher: NgramHasher) -> tuple[int, int] | None:
+    def find(self, words: UInt64Array) -> tuple[int, int] | None:
         """Return the file of the first n-gram that is shared with a benchmark, and its word.
 
         Parameters
         ----------
         words
-            The words of a record.
-        hasher
-            Hashes them.
+            The hash of each word of a record.
 
         Returns
         -------
         found
             Number of the file, and of the first word of the n-gram; None if none is shared.
         """
-        hashes = hasher.hash(words, self.length)
+        hashes = hash_ngrams(words, self.length)
         if not len(hashes) or not len(self.hashes):
             return None
         places = np.searchsorted(self.hashes, hashes)
@@ -91,7 +89,7 @@ def read_benchmarks(source: Paths, length: int) -> Benchmarks:
         If a file is missing.
     """
     opened, _ = open_texts(source, None, None, "error")
-    hasher = NgramHasher()
+    known = WordHashes()
     files, found, owners = [], [], []
     for number, url in enumerate(opened.urls):
         num_texts, num_short, own = 0, 0, [np.empty(0, np.uint64)]
@@ -101,7 +99,7 @@ def read_benchmarks(source: Paths, length: int) -> Benchmarks:
                 for record in records:
                     values = (value for name, value in record.items() if name[:2] != "__")
                     for text in _texts_of(list(values)):
-                        hashes = hasher.hash(split_words(text), length)
+                        hashes = hash_ngrams(known.read(split_words(text)), length)
                         num_texts += 1
                         num_short += not len(hashes)
                         own.append(hashes)

@@ -35,7 +35,7 @@ from zindex.store.scratch import (
     write_note,
     write_streams,
 )
-from zindex.text.ngrams import NgramHasher
+from zindex.text.ngrams import WordHashes, hash_ngrams
 
 #: Words of a shingle, by which the similarity of two texts is measured.
 SHINGLE_LENGTH = 5
@@ -180,7 +180,7 @@ class _BlockWriter:
 
     def __init__(self, sketcher: Sketcher, root: Place, name: str) -> None:
         self.sketcher, self.root, self.name = sketcher, root, name
-        self.hasher = NgramHasher()
+        self.words = WordHashes()
         self.blocks: list[Block] = []
         self.num_skipped = 0
         self._clear()
@@ -201,12 +201,12 @@ class _BlockWriter:
         hit = None
         bands, benchmarks = self.sketcher.bands, self.sketcher.benchmarks
         if bands is not None or benchmarks is not None:
-            words = text.words()
+            words = self.words.read(text.words())
             if benchmarks is not None:
-                hit = benchmarks.find(words, self.hasher)
+                hit = benchmarks.find(words)
             if bands is not None:
                 length = max(1, min(SHINGLE_LENGTH, len(words)))
-                self.shingles.append(self.hasher.hash(words, length))
+                self.shingles.append(hash_ngrams(words, length))
                 if len(self.shingles) >= _MAX_TEXTS:
                     self._hash_shingles(bands)
         benchmark, place = (-1, 0) if hit is None else hit
