@@ -3,12 +3,14 @@
 import gzip
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import zindex
 from tests.sources.archives import write_jsonl
 from zindex.errors import ConfigError, FingerprintMismatchError, SourceError
 from zindex.execution.executor import SerialExecutor
@@ -258,10 +260,30 @@ def test_wrong_settings(tmp_path: Path, given: dict[str, Any], message: str) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_files_without_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("near", [None, 0.8])
+def test_files_without_records(tmp_path: Path, near: float | None) -> None:
+    if near is not None:
+        pytest.importorskip("rensa")
     (tmp_path / "a.jsonl").write_text("")
-    result = dedup(tmp_path / "a.jsonl", tmp_path / "out", num_processes=1)
+    result = dedup(tmp_path / "a.jsonl", tmp_path / "out", near=near, num_processes=1)
     assert (result.num_records, result.num_kept) == (0, 0)
+
+
+def test_stores_are_refused(tmp_path: Path) -> None:
+    source = write_texts(tmp_path / "a.jsonl", ["a"])
+    zindex.import_records(source, tmp_path / "s", client=SerialExecutor())
+    with pytest.raises(ConfigError, match=r"dedup reads jsonl files, .*/s is a store; remove the"):
+        dedup([source, tmp_path / "s"], tmp_path / "out")
+
+
+def test_the_library_is_named_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rensa", None)
+    source = write_texts(tmp_path / "a.jsonl", ["a"])
+    with pytest.raises(ConfigError, match=r"needs the library rensa, .* install zindex\[dedup\]"):
+        dedup(source, tmp_path / "out", near=0.8)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 def test_texts_without_words_are_never_near(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Equal digests, groups of candidates, and their comparison."""
 
 import random
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +9,18 @@ import pytest
 
 from tests.sources.archives import write_jsonl
 from zindex.ingest.dedup.duplicates import (
-    Group,
+    Groups,
     Reason,
     Table,
     compare,
     connect,
     cut_shingles,
     find_exact,
+    find_groups,
     plan_candidates,
     sort_equal,
 )
-from zindex.ingest.dedup.sketches import Sketcher, sketch_partition
+from zindex.ingest.dedup.sketches import Sketcher, choose_bands, sketch_partition
 from zindex.ingest.records.read_partitions import Partition
 from zindex.sources.jsonl_files import JsonlFiles
 
@@ -76,7 +78,9 @@ def test_comparison_keeps_the_first_and_reports_its_similarity(tmp_path: Path) -
     assert len(table.blocks) == 2
 
     def found(tag: str, buckets: list[list[int]], threshold: float) -> list[list[float]]:
-        [task] = plan_candidates(table, [Group([0, 1, 2, 3], buckets)], tag)
+        pairs = [[record, one] for record, own in enumerate(buckets) for one in own]
+        groups = Groups(np.array(pairs), np.array([0]))
+        [task] = plan_candidates(table, groups, tag)
         return [list(near) for near in compare(sketcher, table.root, task, threshold)]
 
     near = found("a", [[0], [0], [0], [0]], 0.8)
@@ -93,3 +97,51 @@ def test_comparison_keeps_the_first_and_reports_its_similarity(tmp_path: Path) -
 def test_short_texts_are_one_shingle() -> None:
     assert cut_shingles(["a", "b"]) == {("a", "b")}
     assert cut_shingles([]) == set()
+
+
+def test_tasks_hold_whole_groups(tmp_path: Path) -> None:
+    _, table = make_table(tmp_path, [f"text {number}" for number in range(30)])
+    sizes = [5, 20_000, 3, 7, 16_384, 2]
+    starts = np.cumsum([0, *sizes])
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 30, (starts[-1], 2))
+    tasks = list(plan_candidates(table, Groups(pairs, starts[:-1]), "t"))
+    assert [len(task.pairs) for task in tasks] == [20_005, 16_394, 2]
+    assert np.array_equal(np.concatenate([task.pairs for task in tasks]), pairs)
+    assert [task.name for task in tasks] == [f"t-near-00000{number}" for number in range(3)]
+    for task in tasks:
+        assert task.records.tolist() == sorted(set(task.pairs[:, 0].tolist()))
+
+
+def test_groups_equal_naive_ones(tmp_path: Path) -> None:
+    pytest.importorskip("rensa")
+    rng = random.Random(2)
+    texts = [" ".join(rng.choice("abcdefgh") for _ in range(9)) for _ in range(60)] + ["", "!"]
+    texts += [f"{text} x" for text in texts[:40]]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    sketcher = Sketcher(JsonlFiles(path), bands=choose_bands(0.4), block_nbytes=900)
+    found = sketch_partition(sketcher, tmp_path / "work", Partition("p", 0, (0,)))
+    table = Table(tmp_path / "work", found.blocks)
+    reasons = np.array([number % 9 == 0 for number in range(len(texts))], np.uint8)
+    num_bands = choose_bands(0.4).num_bands
+    groups = find_groups(table, reasons, num_bands)
+    keys = [table.read_band(band).tolist() for band in range(num_bands)]
+    naive = {
+        (one, other)
+        for one in range(len(texts))
+        for other in range(one)
+        if not reasons[one] and not reasons[other]
+        and any(own[one] and own[one] == own[other] for own in keys)
+    }  # fmt: skip
+    buckets: dict[int, list[int]] = {}
+    for record, bucket in groups.pairs.tolist():
+        buckets.setdefault(bucket, []).append(record)
+    pairs = {(b, a) for own in buckets.values() for a, b in combinations(sorted(own), 2)}
+    assert pairs == naive
+    assert len(naive) > 20
+    ends = [*groups.starts.tolist()[1:], len(groups.pairs)]
+    parts = [groups.pairs[i:j] for i, j in zip(groups.starts.tolist(), ends, strict=True)]
+    members = [set(part[:, 0].tolist()) for part in parts]
+    assert sum(map(len, members)) == len(set().union(*members))
+    assert all(any({one, other} <= own for own in members) for one, other in naive)
+    assert all(part[:, 0].tolist() == sorted(part[:, 0].tolist()) for part in parts)

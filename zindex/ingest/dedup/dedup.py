@@ -42,10 +42,12 @@ from zindex.ingest.dedup.sketches import (
 )
 from zindex.ingest.dedup.write_kept import DROPPED, Dropped, Written, write_kept
 from zindex.ingest.driver import Claim, Workers, open_workers
+from zindex.ingest.length_source import is_store
 from zindex.ingest.records.open_files import open_files
 from zindex.ingest.records.partitions import count_all_lines, plan_partitions, return_value
 from zindex.ingest.records.read_partitions import Partition
 from zindex.io import files
+from zindex.io.file_list import named_paths
 from zindex.io.local import local_path, sync_directory
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.sample_files import OnDamage, Paths
@@ -147,7 +149,8 @@ def dedup(
     Raises
     ------
     ConfigError
-        If a setting is out of range, or ``near`` is given without the library ``rensa``.
+        If a setting is out of range, a source is a store, or ``near`` is given without the library
+        ``rensa``.
     SourceError
         If a line is damaged and damage is not skipped.
     StoreNotFoundError
@@ -164,8 +167,8 @@ def dedup(
     compared. No near duplicate is dropped below the threshold, because candidates are compared by
     their exact shingles; of pairs at the threshold at least 99% are found.
 
-    Cost: the lines are written twice, first to ``target.work``. This process needs about 60 bytes
-    per record, and with ``near`` 24 more for each band in which a record has a candidate. A task
+    Cost: the lines are written twice, first to ``target.work``. This process needs about 80 bytes
+    per record, and with ``near`` as much for each band in which a record has a candidate. A task
     needs about 300 MiB, and with ``near`` the shingles of 4,096 texts.
 
     Source: MinHash by ``rensa`` (Broder, 1997; Dahlgaard, Knudsen, Thorup, 2017). 13-grams of
@@ -179,6 +182,11 @@ def dedup(
         raise ConfigError(f"ngram (--ngram) must be at least 1 word, got {ngram}; 13 is usual")
     if part_nbytes < 1:
         raise ConfigError(f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes}")
+    for path in filter(is_store, named_paths(source)):
+        raise ConfigError(
+            f"dedup reads jsonl files, {path} is a store; remove the duplicates of the files that "
+            "it was made of, and make it again"
+        )
     least = min(part_nbytes, _LEAST_NBYTES)
     opened, identity = open_files(source, "jsonl", on_damage=on_damage, least_nbytes=least)
     assert isinstance(opened, JsonlFiles)

@@ -7,6 +7,8 @@ tasks compare those of a connected group by their shingles. Of similar texts the
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +18,8 @@ from zindex.ingest.dedup.sketches import SHINGLE_LENGTH, STREAMS, Block, Sketche
 from zindex.io.objects import Place
 from zindex.store.scratch import read_note, write_note
 
-# Texts that a task compares, unless one group has more, and shingles that it keeps.
-_TASK_TEXTS, _CACHED_TEXTS = 1 << 11, 1 << 12
+# Rows of groups that a task compares, unless one group has more, and texts that it keeps.
+_TASK_ROWS, _CACHED_TEXTS = 1 << 14, 1 << 12
 
 
 class Reason(IntEnum):
@@ -93,7 +95,7 @@ def find_exact(table: Table) -> Decisions:
 
     Notes
     -----
-    Memory: about 60 bytes per record.
+    Memory: about 80 bytes per record.
     """
     benchmarks = table.read("benchmark")
     is_contaminated = benchmarks >= 0
@@ -125,14 +127,16 @@ def sort_equal(keys: UInt64Array) -> tuple[Int64Array, BoolArray]:
     return order, is_first
 
 
-class Group(NamedTuple):
-    """Records that may be similar, ascending, each with the buckets that it is in."""
+class Groups(NamedTuple):
+    """Records that may be similar, in groups that share no bucket."""
 
-    records: list[int]
-    buckets: list[list[int]]
+    #: Shape (rows, 2), int64: a record and one of its buckets, group after group, each ascending.
+    pairs: Int64Array
+    #: First row of each group.
+    starts: Int64Array
 
 
-def find_groups(table: Table, reasons: AnyArray, num_bands: int) -> list[Group]:
+def find_groups(table: Table, reasons: AnyArray, num_bands: int) -> Groups:
     """Return the groups of records that are connected by equal keys of a band.
 
     Parameters
@@ -146,44 +150,24 @@ def find_groups(table: Table, reasons: AnyArray, num_bands: int) -> list[Group]:
 
     Notes
     -----
-    Memory: about 40 bytes per record, and 24 per record in a bucket.
+    Memory: about 80 bytes per record, and per record in a bucket.
     """
     rows = np.flatnonzero(reasons == Reason.NONE)
-    members, buckets, heads, count = [], [], [], 0
+    found, heads, count = [np.empty((0, 2), np.int64)], [np.empty(0, np.int64)], 0
     for band in range(num_bands):
         keys = table.read_band(band)[rows]
         order, is_first = sort_equal(keys[:, None])
         numbers = np.cumsum(is_first) - 1
-        sizes = np.bincount(numbers) if len(numbers) else np.empty(0, np.int64)
-        shared = (sizes > 1)[numbers] & (keys[order] != 0)
-        members.append(rows[order[shared]])
-        heads.append(rows[order[is_first][numbers[shared]]])
-        _, own = np.unique(numbers[shared], return_inverse=True)
-        buckets.append(own + count)
-        count += int(own.max(initial=-1)) + 1
-    every, bucket = np.concatenate(members), np.concatenate(buckets)
-    known, places = np.unique(every, return_inverse=True)
-    labels = connect(len(known), places, np.searchsorted(known, np.concatenate(heads)))
-    order = np.lexsort((bucket, every, labels[places]))
-    return list(_cut_groups(every[order], bucket[order], labels[places][order]))
-
-
-def _cut_groups(records: Int64Array, buckets: Int64Array, labels: Int64Array) -> Iterator[Group]:
-    """Yield groups from rows sorted by label, record and bucket."""
-    group, last_label = Group([], []), -1
-    for record, bucket, label in zip(
-        records.tolist(), buckets.tolist(), labels.tolist(), strict=True
-    ):
-        if label != last_label:
-            if group.records:
-                yield group
-            group, last_label = Group([], []), label
-        if not group.records or group.records[-1] != record:
-            group.records.append(record)
-            group.buckets.append([])
-        group.buckets[-1].append(bucket)
-    if group.records:
-        yield group
+        is_shared = (np.bincount(numbers) > 1)[numbers] & (keys[order] != 0)
+        members, buckets = rows[order[is_shared]], numbers[is_shared]
+        found.append(np.stack([members, buckets + count], axis=1))
+        heads.append(rows[order[is_first][buckets]])
+        count += len(rows)
+    pairs = np.concatenate(found)
+    known, places = np.unique(pairs[:, 0], return_inverse=True)
+    labels = connect(len(known), places, np.searchsorted(known, np.concatenate(heads)))[places]
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], labels))
+    return Groups(pairs[order], np.unique(labels[order], return_index=True)[1])
 
 
 def connect(count: int, first: Int64Array, second: Int64Array) -> Int64Array:
@@ -218,12 +202,16 @@ class Candidates(NamedTuple):
     """Groups that one task compares, and the lines of their records."""
 
     name: str
-    groups: list[Group]
-    #: By record: its block, and the bytes of its line there.
-    lines: dict[int, tuple[Block, int, int]]
+    #: As of `Groups`.
+    pairs: Int64Array
+    #: Shape (records,), ascending.
+    records: Int64Array
+    #: Shape (records, 3): number of the block, and the bytes of the line in it.
+    spans: Int64Array
+    blocks: tuple[Block, ...]
 
 
-def plan_candidates(table: Table, groups: Sequence[Group], tag: str) -> Iterator[Candidates]:
+def plan_candidates(table: Table, groups: Groups, tag: str) -> Iterator[Candidates]:
     """Yield tasks of consecutive groups; see `compare`.
 
     Parameters
@@ -235,30 +223,20 @@ def plan_candidates(table: Table, groups: Sequence[Group], tag: str) -> Iterator
     tag
         Prefix of the names of their notes.
     """
-    if not groups:
+    if not len(groups.pairs):
         return
     ends = np.concatenate(([0], np.cumsum(table.read("length"))))
-
-    def place(records: list[int]) -> dict[int, tuple[Block, int, int]]:
-        rows = np.array(records)
-        numbers = np.searchsorted(table.starts, rows, side="right") - 1
-        bases = ends[table.starts[numbers]]
-        spans = zip(numbers, (ends[rows] - bases), (ends[rows + 1] - bases), strict=True)
-        return {
-            record: (table.blocks[number], int(start), int(stop))
-            for record, (number, start, stop) in zip(records, spans, strict=True)
-        }
-
-    batch: list[Group] = []
-    size = number = 0
-    for group in [*groups, None]:
-        if batch and (group is None or size + len(group.records) > _TASK_TEXTS):
-            records = [record for each in batch for record in each.records]
-            yield Candidates(f"{tag}-near-{number:06d}", batch, place(records))
-            batch, size, number = [], 0, number + 1
-        if group is not None:
-            batch.append(group)
-            size += len(group.records)
+    _, firsts = np.unique(groups.starts // _TASK_ROWS, return_index=True)
+    bounds = [*groups.starts[firsts].tolist(), len(groups.pairs)]
+    for number, (start, stop) in enumerate(pairwise(bounds)):
+        pairs = groups.pairs[start:stop]
+        records = np.unique(pairs[:, 0])
+        owners = np.searchsorted(table.starts, records, side="right") - 1
+        used, numbers = np.unique(owners, return_inverse=True)
+        bases = ends[table.starts[owners]]
+        spans = np.stack([numbers, ends[records] - bases, ends[records + 1] - bases], axis=1)
+        blocks = tuple(table.blocks[owner] for owner in used.tolist())
+        yield Candidates(f"{tag}-near-{number:06d}", pairs, records, spans, blocks)
 
 
 #: A record, the earlier one that it is similar to, and their Jaccard similarity.
@@ -289,24 +267,25 @@ def compare(
     note = read_note(root, candidates.name)
     if note is not None:
         return [(record, other, similarity) for record, other, similarity in note["near"]]
+    lines = dict(zip(candidates.records.tolist(), candidates.spans.tolist(), strict=True))
 
     @lru_cache(_CACHED_TEXTS)
     def read(record: int) -> frozenset[tuple[str, ...]]:
-        block, start, stop = candidates.lines[record]
-        line = block.read(root, 0, "uint8", start, stop).tobytes()
+        number, start, stop = lines[record]
+        line = candidates.blocks[number].read(root, 0, "uint8", start, stop).tobytes()
         return cut_shingles(sketcher.read(line).words())
 
     found: list[Near] = []
-    for group in candidates.groups:
-        kept: dict[int, list[int]] = {}
-        for record, buckets in zip(group.records, group.buckets, strict=True):
-            earlier = sorted({one for bucket in buckets for one in kept.get(bucket, ())})
-            near = _first_near(read, record, earlier, threshold)
-            if near is not None:
-                found.append(near)
-                continue
-            for bucket in buckets:
-                kept.setdefault(bucket, []).append(record)
+    kept: dict[int, list[int]] = {}
+    for record, rows in groupby(candidates.pairs.tolist(), key=itemgetter(0)):
+        buckets = [bucket for _, bucket in rows]
+        earlier = sorted({one for bucket in buckets for one in kept.get(bucket, ())})
+        near = _first_near(read, record, earlier, threshold)
+        if near is not None:
+            found.append(near)
+            continue
+        for bucket in buckets:
+            kept.setdefault(bucket, []).append(record)
     write_note(root, candidates.name, {"near": found})
     return found
 
