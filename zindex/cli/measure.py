@@ -163,7 +163,7 @@ def lengths(
     figure: str | None,
     **settings: Any,
 ) -> tuple[dict[str, Any], str]:
-    """Measure lengths of streaming sources, or of a store of records.
+    """Measure lengths of streams, or of stored records.
 
     CONFIG.yaml describes a MergedDataset or a single dataset, whose samples are counted to
     recommend settings. Of a keyed or record STORE, prints the lengths of each field, the shares of
