@@ -49,8 +49,9 @@ from zindex.ingest.records.read_partitions import Partition
 from zindex.io import files
 from zindex.io.file_list import named_paths
 from zindex.io.local import local_path, sync_directory
+from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
-from zindex.sources.sample_files import OnDamage, Paths
+from zindex.sources.sample_files import Paths
 from zindex.store.commit import fingerprint, read_sealed, seal
 
 #: The summary of a finished target, written last.
