@@ -3,14 +3,16 @@
 ``python -m tests.harnesses.stream_chains --trials 1000 --seed 0``
 
 Each job has other numbers of ranks and loader workers, lets its ranks run ahead of each other,
-prefetches, and ends anywhere. All jobs together deliver each sample of an epoch once.
+prefetches, changes its percents, and ends anywhere. Between jobs files are added, sources are
+added, dropped and taken back, and percents become others or schedules. All jobs together deliver
+each sample of an epoch once, and the next epoch has all files.
 """
 
 import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking
 
 Sample = dict[str, Any]
 _SIZES = (0, 1, 3, 40, 300, 2500)
+_NUM_EPOCHS = 3
 
 
 def read_numbers(text: str) -> list[int]:
@@ -28,21 +31,92 @@ def read_numbers(text: str) -> list[int]:
     return [int(word) for word in text.split()]
 
 
-def write_texts(rng: random.Random, folder: Path) -> Counter[Any]:
-    """Write files of texts whose tokens count on; return the names of lines and the tokens."""
-    expected: Counter[Any] = Counter()
-    token = 1
-    for file in range(rng.randint(1, 9)):
+class Files:
+    """Files of texts whose tokens count on."""
+
+    def __init__(self, rng: random.Random, folder: Path, num_files: int) -> None:
+        self.rng, self.folder, self.token = rng, folder, 1
+        #: Names of the lines, and the tokens, of each file.
+        self.files: list[list[Any]] = []
+        for _ in range(num_files):
+            self.add()
+
+    def add(self) -> None:
+        """Write one more file."""
+        file, rng = len(self.files), self.rng
         num_lines = rng.choice(_SIZES) if rng.random() < 0.4 else rng.randint(1, 60)
-        lines = []
+        lines, names = [], []
         for number in range(max(num_lines, file == 0)):
-            numbers = range(token, token + rng.randint(1, 9))
-            token = numbers.stop
+            numbers = range(self.token, self.token + rng.randint(1, 9))
+            self.token = numbers.stop
             text = " ".join(map(str, numbers))
             lines.append(json.dumps({"id": f"{file}:{number}", "text": text}))
-            expected.update([f"{file}:{number}", *numbers])
-        (folder / f"{file}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    return expected
+            names += [f"{file}:{number}", *numbers]
+        (self.folder / f"{file:02}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        self.files.append(names)
+
+    def count(self, num_files: int, kind: type) -> Counter[Any]:
+        """Return the names, or the tokens, of the first files."""
+        return Counter(
+            name for names in self.files[:num_files] for name in names if type(name) is kind
+        )
+
+
+class Mixture:
+    """A mixture that changes from job to job."""
+
+    def __init__(self, rng: random.Random, files: Files) -> None:
+        self.rng, self.files = rng, files
+        self.kind = rng.choice(("lines", "epochs", "packed", "yield"))
+        self.packing = TextPacking(rng.randint(1, 12), read_numbers, pad_id=0)
+        self.shuffle, self.seed = rng.random() < 0.8, rng.randint(0, 9)
+        self.segment = rng.randint(1, 40)
+        self.sizes = {"items": rng.randint(1, 50), "more": rng.randint(1, 50)}
+        self.percents: dict[str, Any] = {
+            name: rng.choice((1, 0.3, 7)) for name in ("texts", *self.sizes)
+        }
+        self.dropped: set[str] = {"more"} if rng.random() < 0.7 else set()
+
+    def make(self) -> MergedDataset:
+        """Open the mixture as it is now."""
+        packing = self.packing if self.kind == "packed" else None
+        texts: Any = JsonlIterableDataset(self.files.folder, packing)
+        texts.name = "texts"
+        sources = [texts, *(Items(name, size) for name, size in self.sizes.items())]
+        kept = [source for source in sources if source.name not in self.dropped]
+        for source in kept:
+            source.percent = self.percents[source.name]
+            if self.kind == "epochs":
+                source.max_epochs = _NUM_EPOCHS
+        return MergedDataset(
+            kept,
+            cyclic=self.kind == "epochs",
+            shuffle_streaming_subsets=self.shuffle,
+            seed=self.seed,
+            customized_yield_fn=pairs if self.kind == "yield" else None,
+            yield_segment=self.segment,
+        )
+
+    def change(self) -> Iterator[str]:
+        """Change the mixture between two jobs."""
+        rng = self.rng
+        if rng.random() < 0.3:
+            self.files.add()
+            yield "grown"
+        if rng.random() < 0.3:
+            name = rng.choice(["texts", *self.sizes])
+            self.percents[name] = self._draw_percent()
+            yield "reweighted"
+        if rng.random() < 0.3 and self.kind != "yield":
+            self.dropped ^= {rng.choice([*self.sizes])}
+            yield "dropped or added"
+
+    def _draw_percent(self) -> Any:
+        rng = self.rng
+        if rng.random() < 0.5:
+            return rng.choice((0.1, 1, 5))
+        starts = [0, *rng.sample(range(1, 300), rng.randint(1, 4))]
+        return {start: rng.choice((0.1, 1, 5)) for start in starts}
 
 
 def names_of(sample: Sample) -> list[Any]:
@@ -52,67 +126,93 @@ def names_of(sample: Sample) -> list[Any]:
     return list(sample["ids"]) if "ids" in sample else [sample["id"]]
 
 
-def count_names(run: Run) -> Counter[Any]:
+def count_names(samples: list[Sample]) -> Counter[Any]:
     """Return how often each name or token was delivered."""
-    return Counter(name for sample in run.samples() for name in names_of(sample))
+    return Counter(name for sample in samples for name in names_of(sample))
 
 
 def trial(rng: random.Random) -> str:
-    """Run a chain of jobs over one epoch."""
+    """Run a chain of jobs over one epoch, or over three."""
     with tempfile.TemporaryDirectory() as work:
-        kind = rng.choice(("lines", "packed", "yield"))
-        written = write_texts(rng, Path(work))
-        packing = TextPacking(rng.randint(1, 12), read_numbers, pad_id=0)
-        shuffle, percent, seed = rng.random() < 0.8, rng.choice((1, 0.3, 7)), rng.randint(0, 9)
-        num_items = rng.randint(1, 50)
+        files = Files(rng, Path(work), rng.randint(1, 9))
+        mixture = Mixture(rng, files)
+        seen, num_files, changes = _follow(rng, mixture, len(files.files))
+        kind = int if mixture.kind == "packed" else str
+        items = Counter(f"{name}:{n}" for name, size in mixture.sizes.items() for n in range(size))
+        if mixture.kind == "epochs":
+            _check_epochs(seen, files, items)
+        else:
+            found = count_names(seen)
+            possible = [files.count(number, kind) + items for number in num_files]
+            expected = next((one for one in possible if not found - one), possible[-1])
+            missing = expected - found
+            assert not found - expected, f"{mixture.kind}: repeated {found - expected}"
+            # A last token without a label is no sample: one for each worker that ended.
+            most = 64 if mixture.kind == "packed" else 0
+            assert sum(missing.values()) <= most, f"{mixture.kind}: lost {missing}"
+    return mixture.kind + (" with changes" if changes else "")
 
-        def make() -> MergedDataset:
-            texts: Any = JsonlIterableDataset(work, packing if kind == "packed" else None)
-            texts.name, texts.percent = "texts", percent
-            return MergedDataset(
-                [texts, Items("items", num_items)],
-                cyclic=False,
-                shuffle_streaming_subsets=shuffle,
-                seed=seed,
-                customized_yield_fn=pairs if kind == "yield" else None,
-                yield_segment=segment,
-            )
 
-        segment = rng.randint(1, 40)
-        wanted = int if kind == "packed" else str
-        expected = Counter(name for name in written if isinstance(name, wanted))
-        expected.update(f"items:{number}" for number in range(num_items))
-        seen, num_lanes = _follow(rng, make, sum(expected.values()))
-        # A last token without a label is no sample: one for each worker that ended.
-        missing = expected - seen
-        assert not seen - expected, f"{kind}: repeated {seen - expected}"
-        assert kind == "packed" or not missing, f"{kind}: lost {missing}"
-        assert sum(missing.values()) <= num_lanes, f"{kind}: lost {missing}"
-    return kind
+def _check_epochs(seen: list[Sample], files: Files, items: Counter[Any]) -> None:
+    """Check that each epoch of each source is whole, over files that were there when it began."""
+    num_files = 1
+    for epoch in range(_NUM_EPOCHS):
+        found = count_names([sample for sample in seen if sample["__epoch__"] == epoch])
+        texts = Counter({name: n for name, n in found.items() if name not in items})
+        assert found - texts == items, f"epoch {epoch} has {found - texts}"
+        while texts != files.count(num_files, str) and num_files < len(files.files):
+            num_files += 1
+        assert texts == files.count(num_files, str), f"epoch {epoch} is of no number of files"
 
 
 def _follow(
-    rng: random.Random, make: Callable[[], MergedDataset], num_names: int
-) -> tuple[Counter[Any], int]:
-    """Return what a chain of jobs delivers, and the workers of the last one."""
-    seen: Counter[Any] = Counter()
+    rng: random.Random, mixture: Mixture, num_files: int
+) -> tuple[list[Sample], list[int], int]:
+    """Return what a chain of jobs delivers, numbers of files, and the changes of the mixture."""
+    seen: list[Sample] = []
+    counts, num_changes = [num_files], 0
     state: Any = None
-    for _ in range(rng.randint(1, 6)):
+    for number in range(rng.randint(1, 6)):
+        num_changes += sum(1 for _ in mixture.change()) if number else 0
         job = Run(
-            make,
+            mixture.make,
             rng.randint(1, 5),
             rng.randint(0, 3),
             state,
             batch_size=rng.randint(1, 5),
             ahead=rng.randint(0, 3),
         )
-        job.advance(rng.randint(1, num_names), lambda step, ranks: rng.randrange(ranks))
-        seen += count_names(job)
+        most = sum(mixture.sizes.values()) + len(mixture.files.files) * 60
+        for _ in range(rng.randint(1, 3)):
+            job.advance(rng.randint(1, most), lambda step, ranks: rng.randrange(ranks))
+            if rng.random() < 0.4:
+                names = [source.name for source in job.ranks[0].dataset.datasets]
+                job.set_percents({rng.choice(names): rng.choice((0.1, 1, 5))})
+                num_changes += 1
+        seen += job.samples()
+        counts.append(len(mixture.files.files))
         if any(job.own_states()):
             state = job.merged_states()
-    num_ranks, num_workers = rng.randint(1, 4), rng.randint(0, 2)
-    seen += count_names(Run(make, num_ranks, num_workers, state).drain())
-    return seen, num_ranks * max(1, num_workers)
+    mixture.dropped.clear()
+    last = Run(mixture.make, rng.randint(1, 4), rng.randint(0, 2), state).drain()
+    seen += last.samples()
+    if mixture.kind != "epochs" and any(last.own_states()):
+        _check_next_epoch(mixture, last)
+    return seen, counts, num_changes
+
+
+def _check_next_epoch(mixture: Mixture, last: Run) -> None:
+    """Check that the epoch after the last job has all files."""
+    dataset = mixture.make()
+    dataset.set_dataloader_states(last.merged_states())
+    assert not count_names(list(dataset)) or mixture.kind == "packed"
+    kind = int if mixture.kind == "packed" else str
+    found = count_names(list(dataset))
+    items = Counter(f"{name}:{n}" for name, size in mixture.sizes.items() for n in range(size))
+    expected = mixture.files.count(len(mixture.files.files), kind) + items
+    missing = expected - found
+    assert not found - expected, f"the next epoch repeats {found - expected}"
+    assert sum(missing.values()) <= (mixture.kind == "packed"), f"the next epoch lacks {missing}"
 
 
 if __name__ == "__main__":

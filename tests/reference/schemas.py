@@ -155,8 +155,16 @@ def mixture_schema() -> dict[str, Any]:
                 "type": "string",
             },
             "percent": {
-                "description": "Share of a dataset in its mixture, in proportion to the others.",
-                "type": ["number", "string"],
+                "description": "Share of a dataset in its mixture, in proportion to the others: a "
+                "number, or a mapping from samples of the mixture, from 0 on, to numbers.",
+                "type": ["number", "string", "object"],
+                "patternProperties": {"^[0-9_]+$": {"type": ["number", "string"]}},
+                "additionalProperties": False,
+            },
+            "max_epochs": {
+                "description": "Epochs after which a dataset of a cyclic mixture is exhausted.",
+                "type": ["integer", "string"],
+                "minimum": 1,
             },
         },
         "allOf": [

@@ -42,6 +42,8 @@ class WorkerSlot:
     ) -> None:
         self.worker, self.num_workers, self.batch_size = worker, num_workers, batch_size
         self.dataset = pickle.loads(pickle.dumps(dataset))
+        # Plain pickling copies what torch's shares between processes.
+        self.dataset._board = dataset._board
         with acting_as(worker, num_workers, self.dataset):
             self.samples = iter(self.dataset)
         self.ready: deque[list[Sample]] = deque()
@@ -73,6 +75,7 @@ class Rank:
             WorkerSlot(dataset, worker, num_workers, batch_size, ahead)
             for worker in range(max(num_workers, 1))
         )
+        self.dataset = dataset
         self.delivered: list[Sample] = []
         self.states: dict[str, Any] = {}
 
@@ -131,6 +134,15 @@ class Run:
             while rank.step():
                 pass
         return self
+
+    def set_percents(self, percents: dict[str, float], at: int | None = None) -> int:
+        """Change percents on all ranks, by default as early as that is possible on all."""
+        reached = [rank.dataset._board.reached[1] for rank in self.ranks]
+        planned = [change[1] for rank in self.ranks for change in rank.dataset._board.changes]
+        at = max([*reached, *planned]) if at is None else at
+        for rank in self.ranks:
+            rank.states.update(rank.dataset.set_percents(percents, at))
+        return at
 
     def own_states(self) -> list[dict[str, Any]]:
         """Return each rank's own states, as a checkpoint in JSON gives them back."""

@@ -15,8 +15,8 @@ import pytest
 from tests.streaming import upstream
 from tests.streaming.simulated_ranks import Run, WorkerSlot
 from tests.streaming.tiny_sources import Items, Parts, ids_of, late_pairs, pack_tokens
+from zindex.loading.stream_orders import block_order
 from zindex.streaming import MergedDataset, merge_states, mixed_collate, to_state
-from zindex.streaming.orders import block_order
 
 # C1 and C2: the order of map-style sets
 

@@ -147,3 +147,38 @@ def test_functions_and_batches_of_one_source_are_refused() -> None:
     dataset = MergedDataset([Items("a", 50)], customized_yield_fn=iter)
     with pytest.raises(ConfigError, match="batch_from='source' needs samples of sources"):
         zindex.stream_loader(dataset, 4, batch_from="source")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_percents_are_set_while_workers_prefetch(tmp_path: Path, num_workers: int) -> None:
+    def cyclic() -> MergedDataset:
+        sources = make(tmp_path).datasets
+        return MergedDataset(sources)
+
+    def names(batches: Any) -> list[str]:
+        return [sample["__datasetname__"] for batch in batches for sample in batch]
+
+    loader = zindex.stream_loader(cyclic(), 4, num_workers=num_workers)
+    batches = iter(loader)
+    list(islice(batches, 3))
+    loader.set_percents({"files": 0})
+    state = json.loads(json.dumps(loader.state_dict()))
+    [[_, sample, percents]] = state["percents"]
+    assert percents == {"files": 0}
+    left = sample // 4 - 3
+    rest = list(islice(batches, left + 5))
+    assert "files" in names(rest[:left])
+    assert "files" not in names(rest[left:])
+    resumed = zindex.stream_loader(cyclic(), 4, num_workers=num_workers, state=state)
+    found = list(islice(resumed, left + 5))
+    assert [[s["id"] for s in batch] for batch in found] == [
+        [s["id"] for s in batch] for batch in rest
+    ]
+
+
+def test_percents_may_be_set_before_the_first_batch(tmp_path: Path) -> None:
+    loader = zindex.stream_loader(make(tmp_path), 4)
+    loader.set_percents({"files": 0.001})
+    assert loader.state_dict() == {}
+    next(iter(loader))
+    assert loader.state_dict()["percents"] == [[0, 0, {"files": 0.001}]]

@@ -240,6 +240,6 @@ def test_24_is_json_with_a_version_and_a_fingerprint(tmp_path: Path) -> None:
     rest = make().__iter_from__(json.loads(json.dumps(states)))
     assert [sample["id"] for sample in rest] == [sample["id"] for sample in samples[5:]]
 
-    write_jsonl(tmp_path / "3.jsonl", [{"id": "more"}])
+    write_jsonl(tmp_path / "2.jsonl", [{"id": f"2:{n}"} for n in "abcd"])
     with pytest.raises(StateMismatchError, match="'s' must be of the same files"):
         make().__iter_from__(states)

@@ -52,6 +52,16 @@ def test_tokenizers_of_other_kinds() -> None:
     assert TextEncoder(lambda text: []).encode(["b"])[0].size == 0
 
 
+def test_functions_of_a_script_have_one_identity_in_all_processes() -> None:
+    def split(text: str) -> list[int]:
+        return []
+
+    split.__module__ = "__main__"
+    before = TextEncoder(split).identity()
+    split.__module__ = "__mp_main__"  # in a spawned loader worker
+    assert TextEncoder(split).identity() == before == f"__main__.{split.__qualname__}"
+
+
 def test_ids_that_users_give() -> None:
     encoder = TextEncoder(make_tokenizer())
     assert [encoder.find_id(number, "x") for number in (0, 5, np.int64(5))] == [0, 5, 5]

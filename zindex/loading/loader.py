@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, get_args
 
 import torch
@@ -12,6 +13,7 @@ from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, check_choice
 from zindex.loading.collate import collate as stack_samples
 from zindex.loading.data_parallel import find_place
+from zindex.loading.edited_runs import LoadedRun, count_edits
 from zindex.loading.hf_format import HFDataset, check_hf
 from zindex.loading.order import SampleOrder
 from zindex.loading.reading import BatchReader, WorkerPool, read_ahead
@@ -92,6 +94,8 @@ class Loader:
         )
         if plan.tail is Tail.PAD and not (is_ours and collate is None):
             self._reader.check_padding()
+        #: The run, if it is one; set by `loader`.
+        self.run: LoadedRun | None = None
         self._cursor = Cursor(plan)
         self._workers: WorkerPool | None = None
         self._batches: Iterator[Any] | None = None
@@ -196,6 +200,68 @@ class Loader:
             If the state belongs to other samples; the loader is then unchanged.
         """
         self._cursor.load(state_dict)
+
+    def refresh(self) -> bool:
+        """Apply the edits that were made since the run was opened, without losing the position.
+
+        Under ``torch.distributed`` a collective call: call it on every rank at the same step.
+        Without it, all ranks must call it before the position of the edit. A running iteration
+        continues with the edited run; see `zindex.edit`.
+
+        Returns
+        -------
+        edited
+            Whether there was an edit.
+
+        Raises
+        ------
+        ConfigError
+            If it is not the loader of a run.
+        StateMismatchError
+            If the position of an edit has been passed; the loader is then unchanged.
+        """
+        run = self._opened_run
+        dataset = run.open_edited()
+        if count_edits(dataset) == count_edits(self.dataset):
+            return False
+        plan = run.make_plan(dataset)
+        cursor = Cursor(plan)
+        cursor.load(self.state_dict())
+        self.close()
+        self.dataset, self.plan, self._cursor = dataset, plan, cursor
+        self._reader = replace(self._reader, dataset=dataset)
+        return True
+
+    def reweight(self, weights: Mapping[str, float], at: int | None = None) -> None:
+        """Change weights of the run while training: an edit at this position, and `refresh`.
+
+        A collective call, with the same arguments on every rank at the same step.
+
+        Parameters
+        ----------
+        weights
+            New weights by path, or by the last part of a path, in the scale of the unchanged ones;
+            see `zindex.edit`.
+        at
+            Position of the edit; by default the consumed samples, so that the next batch has the
+            new weights.
+
+        Raises
+        ------
+        ZindexError
+            If the edit is refused, as by `zindex.edit`.
+        """
+        self._opened_run.reweight(weights, self.consumed_samples if at is None else at)
+        self.refresh()
+
+    @property
+    def _opened_run(self) -> LoadedRun:
+        if self.run is None:
+            raise ConfigError(
+                "a loader must be of a run to be edited, got one of a dataset; open the run's YAML "
+                "file with zindex.loader"
+            )
+        return self.run
 
     def close(self) -> None:
         """Stop threads and worker processes; the next iteration restarts them."""
@@ -319,31 +385,38 @@ def loader(
     tail = parse_tail(tail, BATCH_TAILS)
     if format == "hf":
         check_hf(tail, settings)
-    dataset = _open_dataset(run, tokenizer, split, settings)
-    if format == "hf":
-        dataset = HFDataset(dataset)
     rank, size = find_place(data_parallel_rank, data_parallel_size)
-    num_positions = len(dataset)
-    plan = BatchPlan(
-        SampleOrder(
-            num_positions, "keyed" if shuffle else None, seed, dataset_fingerprint(dataset)
-        ),
-        count_samples(num_positions, num_epochs, num_samples),
-        micro_batch_size,
-        rank,
-        size,
-        tail,
-        ancestors=getattr(dataset, "previous_fingerprints", ()),
-    )
+
+    def open_dataset() -> Any:
+        dataset = _open_dataset(run, tokenizer, split, settings)
+        return HFDataset(dataset) if format == "hf" else dataset
+
+    def make_plan(dataset: Any) -> BatchPlan:
+        num_positions = len(dataset)
+        return BatchPlan(
+            SampleOrder(
+                num_positions, "keyed" if shuffle else None, seed, dataset_fingerprint(dataset)
+            ),
+            count_samples(num_positions, num_epochs, num_samples),
+            micro_batch_size,
+            rank,
+            size,
+            tail,
+            ancestors=getattr(dataset, "previous_fingerprints", ()),
+        )
+
+    dataset = open_dataset()
     made = Loader(
         dataset,
-        plan,
+        make_plan(dataset),
         num_workers=num_workers,
         prefetch=prefetch,
         multiprocessing_context=multiprocessing_context,
         pin_memory=pin_memory,
         collate=collate,
     )
+    if dataset is not run:
+        made.run = LoadedRun(run, split, size, open_dataset, make_plan)
     if state is not None:
         made.load_state_dict(state)
     return made

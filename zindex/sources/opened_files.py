@@ -1,10 +1,11 @@
 """Open files of samples to read them at any offset: in place, by requests, or as copies."""
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zindex.io.file_chunks import look_up
+from zindex.io.file_chunks import look_up, open_local, read_local
 from zindex.io.file_list import SourceFile
 from zindex.io.plain_copies import Damage, PlainCopies
 from zindex.io.request_threads import map_in_threads
@@ -19,6 +20,8 @@ PREPARE_NBYTES = 8 << 30
 SMALL_NBYTES = 256 << 20
 #: Concurrent requests for sizes.
 NUM_REQUESTS = 32
+# At both ends of a file that is read in order, whose format has checksums there.
+_END_NBYTES = 1 << 16
 
 
 @dataclass
@@ -96,3 +99,11 @@ def open_files(
         if file.place in found:
             opened.files[number], opened.damages[number] = found[file.place]
     return opened
+
+
+def read_ends(file: SourceFile) -> str:
+    """Return a digest of both ends of a file."""
+    with open_local(file) as descriptor:
+        last = max(0, (file.nbytes or 0) - _END_NBYTES)
+        ends = [read_local(file, descriptor, start, _END_NBYTES) for start in (0, last)]
+    return hashlib.sha256(b"".join(ends)).hexdigest()

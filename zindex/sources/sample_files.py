@@ -1,6 +1,6 @@
 """Files of raw samples: their partition into parts, and reading samples in any order."""
 
-import hashlib
+import copy
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -8,13 +8,13 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError
-from zindex.io.file_chunks import open_local, read_at, read_chunks, read_local
+from zindex.io.file_chunks import read_at, read_chunks
 from zindex.io.file_list import SourceFile
 from zindex.io.request_threads import DaemonPool
 from zindex.sources.damage_log import DamageLog
@@ -25,6 +25,7 @@ from zindex.sources.opened_files import (
     advance_nbytes,
     look_up_all,
     open_files,
+    read_ends,
 )
 from zindex.sources.sample_blocks import SampleBlocks
 from zindex.sources.sample_offsets import (
@@ -175,10 +176,6 @@ class SampleFiles(ABC):
         """Return the SHA-256, in hex, of the list of files, their sizes and the parts."""
 
 
-# At both ends of a file that is read in order, whose format has checksums there.
-_END_NBYTES = 1 << 16
-
-
 class PartFiles(SampleFiles):
     """Base of the sources of files: byte ranges of files that can be split, and whole files.
 
@@ -242,6 +239,19 @@ class PartFiles(SampleFiles):
         # Offsets are found again, from the cache if the files are large.
         nothing = dict.fromkeys(("_offsets", "_opened"))
         return {**self.__dict__, **nothing, "_descriptors": Descriptors(self._files)}
+
+    def first(self, num_files: int) -> Self:
+        """Return the first files only; damage is counted for both together."""
+        made = copy.copy(self)
+        made.urls, made._starts = self.urls[:num_files], self._starts[: num_files + 1]
+        made._files, made._ends = self._files[:num_files], None
+        made._descriptors = Descriptors(made._files)
+        # How files are opened depends on all of them, unless they are read in place.
+        made._known = made._opened = made._offsets = None
+        if self._offsets is not None and all(file.is_local and file.is_cut for file in self._files):
+            made._known, made._opened = list(made._files), OpenedFiles(list(made._files))
+            made._offsets = SampleOffsets(self._offsets.scans[:num_files])
+        return made
 
     @property
     def num_skipped(self) -> int:
@@ -416,7 +426,7 @@ class PartFiles(SampleFiles):
         if found is not None:
             return fingerprint({"digests": [scan.digest for scan in found.scans]})
         if self._ends is None:
-            ends = [_read_ends(file) for file in self._files if file.nbytes is not None]
+            ends = [read_ends(file) for file in self._files if file.nbytes is not None]
             self._ends = fingerprint({"ends": ends}) if ends else ""
         return self._ends
 
@@ -440,11 +450,3 @@ class PartFiles(SampleFiles):
         ]
         facts = {"files": files, "part_nbytes": self._step, "kind": self.kind}
         return fingerprint(facts | self._settings)
-
-
-def _read_ends(file: SourceFile) -> str:
-    """Return a digest of both ends of a file."""
-    with open_local(file) as descriptor:
-        last = max(0, (file.nbytes or 0) - _END_NBYTES)
-        ends = [read_local(file, descriptor, start, _END_NBYTES) for start in (0, last)]
-    return hashlib.sha256(b"".join(ends)).hexdigest()

@@ -13,7 +13,7 @@ from zindex.errors import ConfigError
 from zindex.plan.tail import Tail
 from zindex.streaming.mixed_streams import Stream
 from zindex.streaming.protocols import Sample
-from zindex.streaming.sources import StreamSource
+from zindex.streaming.sources import StreamSource, list_views
 from zindex.streaming.worker_slots import Entries, StreamStart, UnreadPartitions
 
 _KEY = "pad /"
@@ -43,12 +43,13 @@ class EvenStream:
         self, stream: Stream, sources: Sequence[StreamSource], start: StreamStart, tail: Tail
     ) -> None:
         self._stream, self._start = stream, start
-        self._sources = [source for source in sources if source.num_items]
         slot, origin = start.slot, start.origin
+        views = [view for source in sources for view in list_views(source, origin)]
+        self._sources = [view for view in views if view.num_items]
         totals = np.zeros(slot.count, np.int64)
         num_delivered = 0
         for source in self._sources:
-            unread = origin.unread(source.name)
+            unread = origin.unread(source.view)
             counts = _count_left(source, unread, slot.count, origin.iteration)
             totals += [int(each.sum()) for each in counts]
             finished, begun = start.entries.get(source.key, (0, 0, 0))[:2]

@@ -14,20 +14,20 @@ from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.io.objects import PlaceLike
 from zindex.io.request_threads import DaemonPool
+from zindex.loading.sample_units import UNIT_NBYTES, SampleUnits, choose_units
+from zindex.loading.stored_records import PART_LENGTH, StoredRecords
+from zindex.loading.stream_orders import keyed_order, take_turns
 from zindex.plan.settings import check_whole
 from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
 from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
-from zindex.sources.sample_files import Paths, SampleFiles
+from zindex.sources.sample_files import PartFiles, Paths, SampleFiles
 from zindex.sources.sample_requests import SampleRequests
 from zindex.sources.tar_files import TarFiles
+from zindex.sources.unit_requests import OpenedGroup, Unit, UnitRequests
 from zindex.store.commit import fingerprint
-from zindex.streaming.orders import keyed_order, take_turns
-from zindex.streaming.sample_units import UNIT_NBYTES, SampleUnits, choose_units
-from zindex.streaming.stored_records import PART_LENGTH, StoredRecords
-from zindex.streaming.unit_requests import OpenedGroup, Unit, UnitRequests
 
 # Units of an epoch, unless these would be too large: the samples of any two worker slots differ by
 # one unit at most. A process function is called for each unit.
@@ -167,6 +167,17 @@ class FilesDataset(IterableDataset[Sample]):
         """
         raws = self._read_raw(unit, upcoming or iter(()))
         return self.process(chain.from_iterable(map(self.files.parse_samples, raws)))
+
+    def first(self, num_files: int) -> "FilesDataset":
+        """Return a dataset of the first files only; not of stored records."""
+        assert isinstance(self.files, PartFiles)
+        made = copy.copy(self)
+        for name in ("units", "num_together"):
+            made.__dict__.pop(name, None)
+        made._requests, made._group = UnitRequests(), OpenedGroup()
+        made.files = self.files.first(num_files)
+        made.urls = list(made.files.urls)
+        return made
 
     @property
     def packs(self) -> bool:

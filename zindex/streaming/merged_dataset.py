@@ -1,6 +1,6 @@
 """Mix datasets into one stream that worker slots share and that resumes exactly."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -8,30 +8,37 @@ from typing import Any, Literal
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from zindex.errors import ConfigError, StateMismatchError, check_choice
+from zindex.errors import check_choice
 from zindex.loading.data_parallel import find_place
+from zindex.loading.percent_board import PercentBoard
 from zindex.loading.sampler import check_ranks
 from zindex.loading.worker_lifetime import exit_with_parent
+from zindex.plan.percent_schedules import is_read
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.processing.collate import refuse_default_collate
-from zindex.streaming import resuming
+from zindex.streaming import mixture_changes, mixture_checks, resuming, stream_starts
 from zindex.streaming.even_slots import EvenStream
-from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
-from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
-from zindex.streaming.protocols import Sample, find_fault
+from zindex.streaming.mixed_streams import (
+    MixedStream,
+    Stream,
+    YieldFunction,
+    YieldStream,
+    make_mixing,
+)
+from zindex.streaming.mixture_changes import MixtureFacts, describe_mixtures, name_children
+from zindex.streaming.percents import change_percents, check_even_changes
+from zindex.streaming.protocols import Sample
 from zindex.streaming.resharding import refuse_resharding
 from zindex.streaming.source_streams import open_source
-from zindex.streaming.sources import StreamSource, describe, is_streaming, known_length
-from zindex.streaming.state import LoadedState, State, digest, load_state, slot_state
-from zindex.streaming.worker_slots import Head, StreamOrigin, StreamStart, WorkerSlot
+from zindex.streaming.sources import StreamSource, is_streaming, make_source
+from zindex.streaming.state import LoadedState, State, load_state, slot_state
+from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot
 
 # Every sample's state begins with a Head.
 default_collate_fn_map[Head] = refuse_default_collate
 _MAX_WORKERS = 1022
-# Earlier iterations of which a trainer's dict may still have entries.
-_MAX_ANCESTORS = 64
-_MIXINGS: dict[str, type[Mixing]] = {"exact": ExactMixing, "cogdata_mix": CogdataMixing}
+_MIXINGS = ("exact", "cogdata_mix")
 
 
 class MergedDataset(torch.utils.data.IterableDataset[Sample]):
@@ -44,9 +51,12 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         (`zindex.streaming.protocols.PartitionedDataset`) and other ``MergedDataset``. Each has an
         attribute ``percent``, a number >= 0 of which only the ratios matter, and a ``name`` that is
         unique in the whole tree (a ``MergedDataset`` needs none). A dataset of percent 0 is not
-        read.
+        read. A percent that changes is a mapping from samples of this mixture, of all ranks
+        together, to numbers: ``{0: 0.5, 1_000_000: 0.2}``. With ``cyclic=True``, a dataset may have
+        an attribute ``max_epochs``, after which it is exhausted.
     cyclic
-        Whether an exhausted dataset starts its next epoch, so that the stream is infinite.
+        Whether an exhausted dataset starts its next epoch, so that the stream is infinite unless
+        all datasets have ``max_epochs``; the others take the picks of exhausted ones, by percent.
         Otherwise each dataset gives one epoch, and the stream ends with the last one. Each
         iteration over the dataset has another order; see `set_epoch`.
     shuffle_unstreaming_subsets
@@ -120,10 +130,10 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self.stop_on_first = stop_on_first
         check_choice("cyclic", cyclic, (True, False))
         check_choice("stop_on_first", stop_on_first, (True, False))
-        self._item_order = _choose_order(
+        self._item_order = mixture_checks.choose_order(
             "shuffle_unstreaming_subsets", shuffle_unstreaming_subsets, "cogdata_block2m"
         )
-        self._part_order = _choose_order(
+        self._part_order = mixture_checks.choose_order(
             "shuffle_streaming_subsets", shuffle_streaming_subsets, "cogdata_urlbuffer"
         )
         check_choice("mixing", mixing, _MIXINGS)
@@ -132,6 +142,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         # main process and each worker have begun since that was set.
         self._iterations = torch.zeros(2 + _MAX_WORKERS, dtype=torch.int64)
         self._iterations.share_memory_()  # type: ignore[no-untyped-call]
+        self._board = PercentBoard()
         self._place: tuple[int, int] | None = None
         self._state: State | None = None
         self._from_url_level = False
@@ -139,49 +150,27 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._running: tuple[Stream, StreamStart] | None = None
         self.samples_per_pick = check_whole("samples_per_pick", samples_per_pick, 1)
         self.tail = parse_tail(tail, (Tail.EXACT, Tail.PAD, Tail.DROP_LAST))
-        if self.tail is not Tail.EXACT and (cyclic or stop_on_first or customized_yield_fn):
-            raise ConfigError(
-                f"tail={self.tail.value!r} needs a finite stream of a known number of samples; set "
-                "cyclic=False, and neither stop_on_first nor customized_yield_fn"
-            )
-        self._check_datasets()
-
-    def _check_datasets(self) -> None:
-        if not self.datasets:
-            raise ConfigError("a MergedDataset must have datasets, got none; give at least one")
-        for number, dataset in enumerate(self.datasets):
-            fault = find_fault(dataset)
-            if fault is not None:
-                raise ConfigError(
-                    f"dataset {number} ({describe(dataset)}) must have {fault[1]}, or leave it out"
-                )
-        percents = [dataset.percent for dataset in self.datasets]
-        if not any(percents) or (self.mixing == "cogdata_mix" and not all(percents)):
-            raise ConfigError(
-                "one dataset of a mixture must have a percent > 0, and with mixing='cogdata_mix' "
-                f"all, got {percents}; set the attribute percent"
-            )
-        names = [source.name for source in self.sources()]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ConfigError(
-                f"the names of all datasets must differ, {twice[0]!r} came {names.count(twice[0])} "
-                "times; states are kept by name: rename all but one"
-            )
+        mixture_checks.check_datasets(self)
+        if self.tail is not Tail.EXACT:
+            mixture_checks.check_even(self)
+        mixture_checks.check_names(self.sources())
 
     def sources(self, *, read: bool = False) -> list[StreamSource]:
         """Return all sources of this dataset and of nested ones, or those of percent > 0."""
         found: list[StreamSource] = []
         for dataset in self.datasets:
             if isinstance(dataset, MergedDataset):
-                found += dataset.sources(read=read) if dataset.percent or not read else []
-            elif dataset.percent or not read:
+                found += dataset.sources(read=read) if is_read(dataset.percent) or not read else []
+            elif is_read(dataset.percent) or not read:
                 found.append(self._make_source(dataset))
         return found
 
     def _make_source(self, dataset: Any) -> StreamSource:
         order = self._part_order if is_streaming(dataset) else self._item_order
-        return StreamSource(dataset.name, dataset, self.seed, self.cyclic, order).check()
+        return make_source(dataset, self.seed, self.cyclic, order)
+
+    def _facts(self) -> MixtureFacts:
+        return MixtureFacts(self.sources(), dict(describe_mixtures(self)))
 
     def set_data_parallel(self, dp_size: int, dp_rank: int) -> None:
         """Set the data-parallel rank of this process.
@@ -223,10 +212,49 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         StateMismatchError
             If the state belongs to other datasets.
         """
-        self._check_state(dataloader_states, reload_from_url_level)
+        loaded, changes = self._check_state(dataloader_states, reload_from_url_level)
         self._state = dataloader_states or None
         self._from_url_level = reload_from_url_level
+        if (self._place or find_place())[0] == 0:
+            mixture_changes.report(changes)
         self._start_at(self._first_iteration)
+        if loaded is not None:
+            self._board.start(loaded.origin.iteration, loaded.sample, loaded.changes)
+
+    def set_percents(
+        self, percents: Mapping[str, float], at: int | None = None, group: Any = None
+    ) -> State:
+        """Change percents while the stream is read, at the same sample in all worker slots.
+
+        Call it on every rank with the same arguments at the same step; under ``torch.distributed``
+        it is a collective call, which checks that. The change takes effect in loader workers, too,
+        after the samples that are prefetched. Other percents stay as they are.
+
+        Parameters
+        ----------
+        percents
+            New percents, by the names of datasets of this mixture; of nested mixtures, their names.
+        at
+            Samples of all ranks together, in this iteration, from which on they are valid. None
+            takes the first sample that no loader worker of any rank has begun to read. With
+            ``samples_per_pick``, they are valid from the next pick on.
+        group
+            The process group of all ranks that read the stream; the default group if None.
+
+        Returns
+        -------
+        state
+            All changes so far, for ``dict.update`` of the one dict that a rank keeps, so that a
+            resumed run repeats them. `StreamLoader.set_percents` does that.
+
+        Raises
+        ------
+        ConfigError
+            If a name or percent is invalid, no percent is > 0, ranks differ, a sample after `at`
+            has been read, or a tail counts the samples of a dataset that is added or left out.
+        """
+        _, num_ranks = self._place or find_place()
+        return {"percents": change_percents(self, self._board, percents, at, num_ranks, group)}
 
     def state_dict(self) -> State:
         """Return the state of this process after the last sample that it has yielded.
@@ -237,7 +265,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         if self._running is None:
             return dict(self._state or {})
         stream, start = self._running
-        return slot_state(start, stream.entries())
+        return stream_starts.add_percents(slot_state(start, stream.entries()), start)
 
     def load_state_dict(self, state: State) -> None:
         """Resume the next iteration of this process from a state of `state_dict`.
@@ -251,7 +279,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         if worker is None:
             self.set_dataloader_states(state)
             return
-        self._check_state(state, from_url_level=False)
+        loaded, changes = self._check_state(state, from_url_level=False)
+        stream_starts.check_one_worker(loaded, changes)
         self._state, self._from_url_level = state or None, False
         # Other workers load theirs at their own times.
         self._iterations[0], self._iterations[2 + worker.id] = self._first_iteration, 0
@@ -269,11 +298,13 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """
         if check_whole("epoch", epoch, 0) != self._first_iteration or self._iterations[1:].any():
             self._state = None
-        self._start_at(epoch)
+        if self._state is None:
+            self._start_at(epoch)
 
     def _start_at(self, iteration: int) -> None:
         self._iterations.zero_()
         self._iterations[0] = iteration
+        self._board.start(iteration, 0)
 
     @property
     def _first_iteration(self) -> int:
@@ -305,12 +336,14 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             Yield the mixed samples themselves. Their state has no outputs of the function, so
             resume from it without the function.
         """
-        self._check_state(dataloader_states, reload_from_url_level)
+        loaded, changes = self._check_state(dataloader_states, reload_from_url_level)
+        mixture_changes.report(changes)
         return self._iterate(
             dataloader_states or None,
             reload_from_url_level,
             iteration=0,
             ignore_yield=ignore_customized_yield_fn,
+            board=PercentBoard(() if loaded is None else loaded.changes),
         )
 
     def __iter__(self) -> Iterator[Sample]:
@@ -331,10 +364,14 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         Raises
         ------
         TypeError
-            If it is infinite, or not known: with a ``customized_yield_fn``, or process functions.
+            If it is infinite, or not known: with a ``customized_yield_fn``, ``stop_on_first``,
+            ``max_epochs``, a percent that ends with 0, or process functions.
         """
-        if self.cyclic or self.customized_yield_fn is not None or self.stop_on_first:
-            raise TypeError("an infinite stream, or the outputs of a function, have no length")
+        if not mixture_checks.is_countable(self):
+            raise TypeError(
+                "infinite streams, outputs of functions, and mixtures that do not read all their "
+                "datasets once have no known length"
+            )
         _, num_ranks = self._place or find_place()
         counts = [source.count_samples(num_ranks) for source in self.sources(read=True)]
         if None in counts:
@@ -356,33 +393,17 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             number of samples is the dataset's ``length`` or ``len()``, times ``length_multiplier``
             and divided by ``length_divisor`` if present; None if unknown.
         """
-        whole = sum(dataset.percent for dataset in self.datasets)
-        found: list[Any] = []
-        for dataset in self.datasets:
-            required = int(required_samples * dataset.percent / whole)
-            if isinstance(dataset, MergedDataset):
-                found.append(dataset.check_length(required))
-            else:
-                found.append((dataset.name, known_length(dataset), required))
-        return found
+        return mixture_checks.list_lengths(self, required_samples)
 
-    def _identities(self) -> dict[str, str]:
-        return {source.name: source.identity() for source in self.sources()}
-
-    def _check_state(self, state: State | None, from_url_level: bool) -> None:
-        """Check that a state is of these datasets."""
+    def _check_state(
+        self, state: State | None, from_url_level: bool
+    ) -> tuple[LoadedState | None, list[str]]:
+        """Return a parsed state of these datasets, and the changes of the mixture since then."""
         if not state or resuming.is_of_cogdata(state):
-            return
-        own, loaded = self._identities(), load_state(state)
-        loaded.check_names(own)
-        other = loaded.origin.identities
-        for name, identity in own.items():
-            if identity != other[name] and not from_url_level:
-                raise StateMismatchError(
-                    f"the state of {name!r} must be of the same files, seed and order, and made "
-                    f"alike: it is of [{other[name]}], these are [{identity}]; take those back, or "
-                    "set reload_from_url_level to read begun parts again, or begin anew"
-                )
+            return None, []
+        loaded = load_state(state)
+        _, changes = mixture_changes.adapt(loaded, self._facts(), any_content=from_url_level)
+        return loaded, changes
 
     def _iterate(
         self,
@@ -391,62 +412,37 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         *,
         iteration: int,
         ignore_yield: bool = False,
+        board: PercentBoard | None = None,
     ) -> Iterator[Sample]:
         worker = torch.utils.data.get_worker_info()
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         rank, num_ranks = self._place or find_place()
         refuse_resharding(num_ranks)
+        board = self._board if board is None else board
         if worker is not None:
             exit_with_parent()
-        slot = WorkerSlot(rank, num_ranks, number, num_workers, worker=number)
+        slot, facts = WorkerSlot(rank, num_ranks, number, num_workers, worker=number), self._facts()
         if state is None:
-            start, begin = StreamStart(slot, self._make_origin(iteration, slot), {}), State()
+            before = self._state if iteration else None
+            origin = stream_starts.begin_iteration(
+                facts, iteration, before, slot, self._from_url_level
+            )
+            start, begin = StreamStart(slot, origin, {}), State()
         else:
-            start, begin = self._resume(state, from_url_level, slot)
+            start, begin = stream_starts.resume_mixture(
+                facts, state, slot, from_url_level=from_url_level
+            )
         begin |= {"origin": start.origin.to_json()}
+        if board.changes:
+            begin["percents"] = [[*change] for change in board.changes]
+        start = replace(start, board=board)
         stream = self._open("/", start, ignore_yield)
         if self.tail is not Tail.EXACT:
+            check_even_changes(self, (percents for *_, percents in board.changes))
             stream = EvenStream(stream, self.sources(read=True), start, self.tail)
         self._running = stream, start
         samples = resuming.attach_start(iter(stream), begin)
         return resuming.name_states(samples) if isinstance(stream, YieldStream) else samples
-
-    def _resume(
-        self, state: State, from_url_level: bool, slot: WorkerSlot
-    ) -> tuple[StreamStart, State]:
-        """Return where a worker slot starts from a state, and its first report."""
-        loaded = self._load(state, slot)
-        if from_url_level:
-            loaded = resuming.rewind_parts(loaded, self._identities())
-        return resuming.resume(loaded, slot, include_all=from_url_level)
-
-    def _make_origin(self, iteration: int, slot: WorkerSlot) -> StreamOrigin:
-        """Return the origin of an iteration from its first sample on.
-
-        A trainer's dict may have entries of earlier iterations, whose origins it therefore knows.
-        """
-        identities = self._identities()
-
-        def make(number: int) -> StreamOrigin:
-            origin = StreamOrigin("", identities, iteration=number)
-            return replace(origin, id=digest(origin.to_json()))
-
-        ids = [make(n).id for n in range(max(0, iteration - _MAX_ANCESTORS), iteration)]
-        if iteration and self._state and not resuming.is_of_cogdata(self._state):
-            before = self._resume(self._state, self._from_url_level, slot)[0].origin
-            ids += [*before.ancestors, before.id]
-        return replace(make(iteration), ancestors=tuple(ids))
-
-    def _load(self, state: State, slot: WorkerSlot) -> LoadedState:
-        """Parse a state of either form."""
-        if not resuming.is_of_cogdata(state):
-            return load_state(state)
-        sources = self.sources()
-        slots = [replace(slot, slot=each, worker=each) for each in range(slot.num_slots)]
-        entries = {each.index: resuming.read_cogdata_state(state, sources, each) for each in slots}
-        own = (slot.rank, slot.num_ranks)
-        origin = self._make_origin(0, slot)
-        return LoadedState(origin, entries, slot.num_ranks, slot.num_slots, {}, own)
 
     def _open(self, path: str, start: StreamStart, ignore_yield: bool = False) -> Stream:
         """Return the stream of this dataset in a worker slot."""
@@ -456,24 +452,23 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         return YieldStream(path, self.customized_yield_fn, self.yield_segment, open_mixed, start)
 
     def _open_mixed(self, path: str, start: StreamStart) -> Stream:
+        children = name_children(self, path)
+        numbers = {id(dataset): number for number, dataset in enumerate(self.datasets)}
+        # The mixture of an earlier job, while a segment is finished that it has begun.
+        mixture = start.origin.mixtures.get(path) or dict(describe_mixtures(self, path))[path]
+        _, named, samples_per_pick = mixture
         streams: list[Stream] = []
-        for number, dataset in enumerate(self.datasets):
+        for name, _ in named:
+            dataset = children[name]
             if isinstance(dataset, MergedDataset):
-                streams.append(dataset._open(f"{path}{number}/", start))
+                streams.append(dataset._open(f"{path}{numbers[id(dataset)]}/", start))
             else:
                 streams.append(open_source(self._make_source(dataset), start))
-        mixing = _MIXINGS[self.mixing]([dataset.percent for dataset in self.datasets])
         return MixedStream(
             path,
             streams,
-            mixing,
+            make_mixing(mixture, path, start),
             start,
             stop_on_first=self.stop_on_first,
-            samples_per_pick=self.samples_per_pick,
+            samples_per_pick=samples_per_pick,
         )
-
-
-def _choose_order(setting: str, given: bool | str, mode: str) -> str:
-    """Return the order that a setting selects."""
-    check_choice(setting, given, (True, False, mode))
-    return mode if given == mode else "keyed" if given else "none"

@@ -1,12 +1,16 @@
 """Mix the samples of several sources in one worker slot, and apply yield functions to them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
+from torch.utils.data import get_worker_info
+
 from zindex.errors import SourceError
-from zindex.streaming.mixing import Checkpoint, Mixing
+from zindex.plan.percent_schedules import parse_percent
+from zindex.streaming.mixing import Checkpoint, CogdataMixing, ExactMixing, Mixing
+from zindex.streaming.percents import LanePieces
 from zindex.streaming.protocols import Sample
 from zindex.streaming.worker_slots import Entries, StreamOrigin, StreamStart, WorkerSlot
 
@@ -18,14 +22,48 @@ YieldFunction = Callable[[Iterator[Sample]], Iterable[Sample]]
 class Stream(Protocol):
     """Samples of one worker slot."""
 
-    #: The entries that the last sample changed. The caller may add to them.
-    changed: Entries
+    @property
+    def changed(self) -> Entries:
+        """The entries that the last sample changed. The caller may add to them."""
+        ...
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot after the last sample."""
         ...
 
     def __iter__(self) -> Iterator[Sample]: ...
+
+
+def make_mixing(mixture: Sequence[Any], path: str, start: StreamStart) -> Mixing:
+    """Return the order of the picks of a mixture in a worker slot.
+
+    Parameters
+    ----------
+    mixture
+        Its mixing, its sources and the samples of a pick, as in `StreamOrigin.mixtures`.
+    path
+        Path of the mixture; that of the outermost one is ``"/"``.
+    start
+        Where the worker slot starts.
+    """
+    mixing, children, samples_per_pick = mixture
+    if mixing != "exact":
+        return CogdataMixing([percent for _, percent in children])
+    schedules = [
+        (name, parse_percent(dict(percent) if isinstance(percent, list) else percent) or ())
+        for name, percent in children
+    ]
+    worker = get_worker_info()
+    return ExactMixing(
+        LanePieces(
+            schedules,
+            start.board if path == "/" else None,
+            iteration=start.origin.iteration,
+            base=start.origin.delivered.get(path, 0),
+            step=start.slot.count * samples_per_pick,
+            process=0 if worker is None else 1 + worker.id,
+        )
+    )
 
 
 class MixedStream:
@@ -70,9 +108,12 @@ class MixedStream:
             num_picks = self.changed[key]
         else:
             num_picks, *begun = self.changed[key]
-        left = {source: iter(streams[source]) for source in self._mixing.sources}
+        left = {source: iter(stream) for source, stream in enumerate(streams)}
+        unreported: Checkpoint | None = None
         for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
-            unreported = checkpoint
+            unreported = checkpoint or unreported
+            if len(left) < len(streams) and not self._mixing.may_pick([*left], num_picks):
+                return
             for pick in picks:
                 num_picks += 1
                 num_given, chosen = begun or (0, pick)
@@ -87,7 +128,7 @@ class MixedStream:
                     sample = next(left[chosen], None)
                     if sample is None:
                         del left[chosen]
-                        if not left or self._stop_on_first:
+                        if self._stop_on_first or not self._mixing.may_pick([*left], num_picks):
                             return
                         continue
                     num_given += 1
@@ -159,7 +200,12 @@ class YieldStream:
             orphan, done = orphans[number], self._progress.get("outputs", 0)
             # An unfinished segment of an older origin is run up to its last input that was read.
             older = StreamOrigin.from_json(origin.older[orphan["origin"]])
-            start = StreamStart(WorkerSlot(**orphan["lane"]), older, orphan["start"])
+            start = replace(
+                self._start,
+                slot=WorkerSlot(**orphan["lane"]),
+                origin=older,
+                entries=orphan["start"],
+            )
             source = self._open_source(start)
             segment = _Segment(source, iter(source), orphan["inputs"])
             yield from self._deliver(segment, max(orphan["outputs"], done), {"orphans": number})

@@ -1,8 +1,9 @@
 """Protocols of datasets that loader workers share part by part, and the attributes of mixtures."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
+
+from zindex.plan.percent_schedules import parse_percent
 
 Sample = dict[str, Any]
 
@@ -65,8 +66,12 @@ def find_fault(dataset: Any) -> tuple[str, str] | None:
     A dataset needs a percent and, unless it is a mixture itself, a name for the keys of states.
     """
     percent: Any = getattr(dataset, "percent", None)
-    is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
-    if not is_number or not 0 <= percent < math.inf:
+    if isinstance(percent, Mapping) and parse_percent(percent) is None:
+        return "percent", (
+            f"a percent that maps samples, from 0 on, to numbers >= 0, got {dict(percent)!r}; "
+            "write it as in {0: 0.5, 1_000_000: 0.2}"
+        )
+    if parse_percent(percent) is None:
         return "percent", f"a percent >= 0, got {percent!r}; set its attribute percent"
     name = getattr(dataset, "name", None)
     if is_mixture(dataset) or (isinstance(name, str) and name and "@" not in name):

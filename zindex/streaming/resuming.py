@@ -73,7 +73,11 @@ def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
             "from another number of ranks or workers; save a state some steps later"
         )
     pools = {name: unread.reread() for name, unread in old.pools.items()}
-    origin = _follow(old, "reread", identities=identities, pools=pools)
+    newest = {old.views(name)[-1]: identity for name, identity in identities.items()}
+    # Their files may be others now.
+    num_files = {view: count for view, count in old.num_files.items() if view not in newest}
+    identities = {**old.identities, **newest}
+    origin = follow(old, "reread", identities=identities, pools=pools, num_files=num_files)
     rewound = {number: _rewind(entries) for number, entries in loaded.entries.items()}
     return replace(loaded, origin=origin, entries=rewound)
 
@@ -196,17 +200,35 @@ def find_origin(
             if urls is None:
                 raise StateMismatchError(
                     f"{name!r} has cogdata's order of files, which ties its state to "
-                    f"{loaded.num_ranks} ranks of {loaded.num_slots} loader workers; take as many, "
-                    "or reshard_states, which reads unfinished files again"
+                    f"{loaded.num_ranks} ranks of {loaded.num_slots} loader workers and to its "
+                    "mixture; keep these, or reshard_states, which reads unfinished files again"
                 )
-            pools[name] = urls[name]
+            pools[name] = urls.get(name, old.unread(name))
         else:
             pools[name] = old.unread(name).after(cursors)
+    # Of a grown source, the views that no worker slot has anything left of.
+    finished = {view for view, end in old.ends.items() if pools[view].is_finished(end)}
+    given = dict(old.delivered)
+    for entries in loaded.entries.values():
+        for key, value in entries.items():
+            if key.startswith("mix "):
+                path = key.removeprefix("mix ")
+                given[path] = given.get(path, 0) + old.samples_of(path, value)
     orphans, older = _find_orphans(loaded)
-    return _follow(old, pools=pools, skipped=skipped, orphans=orphans, older=older)
+    return follow(
+        old,
+        identities={view: old.identities[view] for view in old.identities if view not in finished},
+        pools={view: pools[view] for view in pools if view not in finished},
+        ends={view: old.ends[view] for view in old.ends if view not in finished},
+        num_files={view: old.num_files[view] for view in old.num_files if view not in finished},
+        delivered=given,
+        skipped=skipped,
+        orphans=orphans,
+        older=older,
+    )
 
 
-def _follow(
+def follow(
     old: worker_slots.StreamOrigin, reason: str = "", **changes: Any
 ) -> worker_slots.StreamOrigin:
     """Return the successor of an origin, with a reason and an id derived from its content."""

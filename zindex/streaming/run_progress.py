@@ -6,7 +6,7 @@ from typing import Any
 
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.source_streams import TOKENS, split_urls
-from zindex.streaming.sources import StreamSource
+from zindex.streaming.sources import StreamSource, list_views
 from zindex.streaming.state import LoadedState, State, load_state
 from zindex.streaming.worker_slots import Cursor, StreamOrigin, UnreadPartitions
 
@@ -101,18 +101,24 @@ def progress(dataset: MergedDataset, state: State) -> StreamProgress:
 
 
 def _find_progress(source: StreamSource, loaded: LoadedState) -> SourceProgress:
-    """Return the progress of a run in one source."""
-    unread, cursors = loaded.origin.unread(source.name), loaded.cursors(source.name)
-    if source.is_packed:  # samples of the files, some of whose tokens may be delivered, too
-        cursors = [(done, -(-place // TOKENS), *rest) for done, place, *rest in cursors]
-        begun = tuple((part, -(-place // TOKENS)) for part, place in unread.begun)
-        unread = replace(unread, begun=begun)
-    num_skipped = loaded.origin.skipped.get(source.name, 0) + sum(cursor[2] for cursor in cursors)
-    if source.kind == "files" and unread == UnreadPartitions():
-        owns = [len(split_urls(source.num_items, slot)) for slot in loaded.slots]
-        counts = _count_files(owns, cursors)
-    else:
-        counts = _count_items(unread.after(cursors), source.num_items)
+    """Return the progress of a run in one source: in its oldest view that is not finished."""
+    num_skipped = 0
+    for view in list_views(source, loaded.origin):
+        unread, cursors = loaded.origin.unread(view.view), loaded.cursors(view.view)
+        if source.is_packed:  # samples of the files, some of whose tokens may be delivered, too
+            cursors = [(done, -(-place // TOKENS), *rest) for done, place, *rest in cursors]
+            begun = tuple((part, -(-place // TOKENS)) for part, place in unread.begun)
+            unread = replace(unread, begun=begun)
+        before = loaded.origin.skipped.get(view.view, 0)
+        num_skipped += before + sum(cursor[2] for cursor in cursors)
+        if source.kind == "files" and unread == UnreadPartitions():
+            owns = [len(split_urls(source.num_items, slot)) for slot in loaded.slots]
+            counts = _count_files(owns, cursors)
+        else:
+            left = unread.after(cursors)
+            counts = _count_items(left, view.num_items)
+            if view.last is not None and not left.is_finished(view.last):
+                break
     return SourceProgress(source.name, source.kind, *counts, num_skipped)
 
 

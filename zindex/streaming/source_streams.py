@@ -13,11 +13,16 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import SourceError, StateMismatchError
+from zindex.loading.stream_orders import (
+    block_order,
+    keyed_order,
+    shuffle_like_cogdata,
+    shuffle_samples,
+)
 from zindex.processing.document_window import PackedText
-from zindex.streaming.orders import block_order, keyed_order, shuffle_like_cogdata, shuffle_samples
+from zindex.sources.unit_requests import Unit
 from zindex.streaming.protocols import Sample
-from zindex.streaming.sources import StreamSource, read_items
-from zindex.streaming.unit_requests import Unit
+from zindex.streaming.sources import StreamSource, list_views, read_items
 from zindex.streaming.worker_slots import (
     WHOLE,
     Entries,
@@ -81,7 +86,7 @@ class SourceStream:
 
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
         self.source, self.slot, self._head = source, start.slot, start.head
-        self.unread = start.origin.unread(source.name)
+        self.unread = start.origin.unread(source.view or source.name)
         iteration = start.origin.iteration
         # Epochs of the order before the first one of this iteration.
         self._past = iteration * _MAX_EPOCHS if source.cyclic else iteration
@@ -160,6 +165,7 @@ class _ReadStream(SourceStream):
                     "reads gave none; check the files and the process_fn, or shuffle the parts, so "
                     "that each worker comes to all"
                 )
+        self.changed = {key: (finished, 0, skipped)}
 
     def _item(self, finished: int, start: int) -> _Item | None:
         """Return the next part or file, or None at the end.
@@ -179,16 +185,14 @@ class PartStream(_ReadStream):
 
     def _item(self, finished: int, start: int) -> _Item | None:
         number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
+        if number >= self.source.end:
+            return None
         return self._open(number, max(start, begun), self._upcoming(finished))
 
-    def _open(
-        self, number: int, begun: int, upcoming: Iterator[Unit] | None = None
-    ) -> _Item | None:
-        """Return a part by its number in all epochs; None after the last epoch."""
+    def _open(self, number: int, begun: int, upcoming: Iterator[Unit] | None = None) -> _Item:
+        """Return a part by its number in all epochs."""
         source, num_items = self.source, self.source.num_items
         epoch, part = divmod(number, num_items)
-        if epoch and not source.cyclic:
-            return None
         labels = self._labels(source.seed, epoch)
         dataset = source.labelled(labels)
         order = epoch + self._past
@@ -227,9 +231,9 @@ class PartStream(_ReadStream):
         """Yield the units that the worker slot reads next."""
         for turn in count(finished + 1):
             number, begun = self.unread.item(self.slot.index + self.slot.count * turn)
-            epoch, part = divmod(number, self.source.num_items)
-            if epoch and not self.source.cyclic:
+            if number >= self.source.end:
                 return
+            epoch, part = divmod(number, self.source.num_items)
             yield self._unit(part, epoch, begun)
 
 
@@ -273,6 +277,7 @@ class PackedStream(PartStream):
             self.changed = changed = {key: cursor}
             sample["__state__"] = head, changed, None
             yield sample
+        self.changed = {key: (*self._next, dataset.num_skipped - other)}
 
     def _feed(self) -> Iterator[PackedText]:
         """Yield the texts of all parts, each with its tokens in delivered sequences."""
@@ -295,6 +300,7 @@ class PackedStream(PartStream):
                     f"{_MAX_IDLE} epochs of worker {self.slot.worker} of rank {self.slot.rank} "
                     "gave none; check the texts"
                 )
+        self._next = finished, 0
 
     def _reread(self, held: Sequence[Sequence[int]]) -> Iterator[PackedText]:
         """Yield the texts of pieces that have been read but not delivered, in order."""
@@ -303,7 +309,6 @@ class PackedStream(PartStream):
             for _, row, piece in of_part:
                 rows.setdefault(row, set()).add(piece)
             item = self._open(turn, min(rows) * TOKENS)
-            assert item is not None
             with _naming(item, self.source):
                 numbered = enumerate(item.samples, item.num_skipped)
                 found = dict(islice((one for one in numbered if one[0] in rows), len(rows)))
@@ -326,7 +331,7 @@ class UrlStream(_ReadStream):
             number, _ = self.unread.item(slot.index + slot.count * finished)
             epoch, url = divmod(number, len(dataset.urls))
             num_items = len(dataset.urls) // math.gcd(len(dataset.urls), slot.count)
-        if epoch and not self.source.cyclic:
+        if self.source.num_epochs is not None and epoch >= self.source.num_epochs:
             return None
         seed = self.source.seed + SEED_STEP * epoch + 64 * slot.rank + slot.slot
         labels = self._labels(seed, epoch)
@@ -374,7 +379,7 @@ class ItemStream(SourceStream):
 
     def _blocks(self, start: int) -> Iterator[tuple[int, list[int], list[int]]]:
         """Yield epochs, with positions and indices of the next items of the worker slot in them."""
-        size, slot = len(self.source.dataset), self.slot
+        size, slot, end = len(self.source.dataset), self.slot, self.source.end
         if not size:
             return
         for first in count(start, _BLOCK):
@@ -383,7 +388,7 @@ class ItemStream(SourceStream):
             epochs = numbers // size
             # Numbers ascend, so the items of an epoch are adjacent.
             for epoch in np.unique(epochs).tolist():
-                if epoch and not self.source.cyclic:
+                if epoch * size >= end:
                     return
                 positions = numbers[epochs == epoch] % size
                 yield epoch, positions.tolist(), self._order(positions, size, epoch).tolist()
@@ -398,8 +403,40 @@ class ItemStream(SourceStream):
         return positions
 
 
-def open_source(source: StreamSource, start: StreamStart) -> SourceStream:
+class GrownStream:
+    """A source to which files were added: its views one after the other, oldest first."""
+
+    def __init__(self, views: Sequence[SourceStream]) -> None:
+        self._views, self._current = views, views[0]
+
+    @property
+    def changed(self) -> Entries:
+        """The entries that the last sample changed."""
+        return self._current.changed
+
+    def entries(self) -> Entries:
+        """Return the checkpoint of the worker slot."""
+        return {key: value for view in self._views for key, value in view.entries().items()}
+
+    def __iter__(self) -> Iterator[Sample]:
+        ended: Entries = {}
+        for view in self._views:
+            self._current, samples = view, iter(view)
+            for sample in islice(samples, 1):
+                view.changed.update(ended)
+                yield sample
+            yield from samples
+            ended |= view.entries()
+
+
+def open_source(source: StreamSource, start: StreamStart) -> SourceStream | GrownStream:
     """Return the stream of a source in a worker slot."""
+    views = list_views(source, start.origin)
+    opened = [_open_view(view, start) for view in views]
+    return opened[0] if len(opened) == 1 else GrownStream(opened)
+
+
+def _open_view(source: StreamSource, start: StreamStart) -> SourceStream:
     if source.is_packed:
         return PackedStream(source, start)
     kinds = {"files": UrlStream, "parts": PartStream, "items": ItemStream}

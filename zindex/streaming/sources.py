@@ -1,7 +1,8 @@
 """Sources of a stream: their checks, their identity and their length."""
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
+from zindex.sources.sample_files import PartFiles
 from zindex.streaming.protocols import UrlDataset
+from zindex.streaming.worker_slots import StreamOrigin
 
 _BATCH = 16  # items that a map-style dataset with __getitems__ reads at once
 
@@ -24,11 +27,24 @@ class StreamSource:
     cyclic: bool
     #: ``"keyed"``, ``"none"`` or a mode of cogdata.
     order: str
+    #: Name of its view in a state; its name without one.
+    view: str = ""
+    #: Epochs that it gives; None if they have no end.
+    num_epochs: int | None = None
+    #: The first part that it no longer has, counted over all epochs; None if that follows.
+    last: int | None = None
 
     @property
     def key(self) -> str:
         """Prefix of its entries in a state."""
-        return f"leaf {self.name}"
+        return f"leaf {self.view or self.name}"
+
+    @property
+    def end(self) -> float:
+        """Parts, files or items of all its epochs."""
+        if self.last is not None:
+            return self.last
+        return math.inf if self.num_epochs is None else self.num_epochs * self.num_items
 
     @property
     def is_partitioned(self) -> bool:
@@ -107,6 +123,11 @@ class StreamSource:
             raise ConfigError(
                 f"{what} have a length; a map-style dataset needs __len__ and __getitem__"
             )
+        most = self.num_epochs
+        if most is not None and (type(most) is not int or most < 1):
+            raise ConfigError(
+                f"{what} have max_epochs >= 1, got {most!r}; set its percent to 0 to leave it out"
+            )
         if self.cyclic and not self.num_items:
             raise ConfigError(
                 f"dataset {self.name!r} must have samples, it is empty; leave it out, or set "
@@ -137,6 +158,36 @@ class StreamSource:
             return read_items(self.dataset, self.name, numbers)
         read = self.dataset.read_url if self.kind == "files" else self.dataset.read_part
         return chain.from_iterable(map(read, numbers))
+
+
+def make_source(dataset: Any, seed: int, cyclic: bool, order: str) -> StreamSource:
+    """Return a dataset of a mixture as a checked source; see `StreamSource.check`."""
+    num_epochs = getattr(dataset, "max_epochs", None)
+    if num_epochs is not None and not cyclic:
+        raise ConfigError(
+            f"max_epochs of {dataset.name!r} must be in a mixture with cyclic=True, otherwise each "
+            "dataset gives one epoch; remove max_epochs"
+        )
+    num_epochs = num_epochs if cyclic else 1
+    return StreamSource(dataset.name, dataset, seed, cyclic, order, num_epochs=num_epochs).check()
+
+
+def count_files(dataset: Any) -> int | None:
+    """Return the files of a source to which files may be added; None of any other source."""
+    files = getattr(dataset, "files", None)
+    return len(files.urls) if isinstance(files, PartFiles) else None
+
+
+def list_views(source: StreamSource, origin: StreamOrigin) -> list[StreamSource]:
+    """Return the views of a source that a state has, oldest first; see `StreamOrigin.num_files`."""
+    views = []
+    for view in origin.views(source.name) or [source.name]:
+        dataset, num_files = source.dataset, origin.num_files.get(view)
+        if num_files is not None and num_files != count_files(dataset):
+            dataset = dataset.first(num_files)
+        last = origin.ends.get(view)
+        views.append(replace(source, dataset=dataset, view=view, last=last))
+    return views
 
 
 _PARTITIONED = ("num_parts", "read_part", "shuffle_buffer", "num_skipped", "fingerprint")

@@ -4,14 +4,17 @@ A state is a flat dict of JSON values. Each sample carries the entries that it c
 that updates one dict with ``to_state`` of every batch always has the checkpoint of all trained
 batches, independent of prefetched ones. The entry of worker slot I of N is named ``"leaf NAME
 @I/N"`` for a source, ``"mix PATH @I/N"`` and ``"lags PATH @I/N"`` for the picks of a mixture, or
-``"yield PATH @I/N"``; ``"origin"`` is the start of all worker slots.
+``"yield PATH @I/N"``; ``"origin"`` is the start of all worker slots, and ``"percents"`` are those
+that were set while training.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError, StoreError
+from zindex.loading.percent_board import Change
+from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
 from zindex.streaming import worker_slots
 
@@ -183,7 +186,7 @@ def _own_entries(state: State) -> State:
     def is_own(key: str) -> bool:
         name, _, place = key.rpartition(" @")
         of_rank = name in ("turn", "resumed")
-        return key == "origin" or (
+        return key in ("origin", "percents") or (
             place == f"{rank}/{num_ranks}" if of_rank else place in own_slots
         )
 
@@ -228,6 +231,21 @@ class LoadedState:
     turns: Mapping[int, int]
     #: Rank of the state, and the number of ranks; None if merged.
     own: tuple[int, int] | None
+    #: Percents that were set while training; see `zindex.loading.percent_board.Change`.
+    changes: Sequence[Change] = ()
+
+    @property
+    def sample(self) -> int:
+        """Samples of the stream of which no worker slot has delivered a later one."""
+        begun = worker_slots.picks_begun
+        picks = (begun(entries.get("mix /", 0)) for entries in self.entries.values())
+        reached = [self.origin.reach(max(picks, default=0), self.num_ranks * self.num_slots)]
+        for orphan in self.origin.orphans.get("/", ()):
+            older = worker_slots.StreamOrigin.from_json(self.origin.older[orphan["origin"]])
+            # A pick gives at least one input.
+            num_picks = begun(orphan["start"].get("mix /", 0)) + orphan.get("inputs", 0)
+            reached.append(older.reach(num_picks, worker_slots.WorkerSlot(**orphan["lane"]).count))
+        return max(reached)
 
     @property
     def slots(self) -> list[worker_slots.WorkerSlot]:
@@ -251,8 +269,8 @@ class LoadedState:
         return not self.entries or (self.num_ranks, self.num_slots) == (num_ranks, num_slots)
 
     def check_names(self, names: Collection[str]) -> None:
-        """Raise if the state belongs to other datasets."""
-        if sorted(names) != sorted(self.origin.identities):
+        """Raise if the state has none of the datasets."""
+        if not any(map(self.origin.views, names)):
             raise StateMismatchError(
                 f"a state must be of the datasets {sorted(names)}, got one of "
                 f"{sorted(self.origin.identities)}; use the datasets that it was saved of"
@@ -311,7 +329,7 @@ def _read_state(state: State) -> LoadedState:
         if key.startswith("resumed ") and value[0] == origin.id:
             flat.update(value[1])
     for key, value in state.items():
-        if key in ("origin", "own") or key.startswith("resumed "):
+        if key in ("origin", "own", "percents") or key.startswith("resumed "):
             continue
         if value[0] not in known:
             raise StateMismatchError(
@@ -333,7 +351,11 @@ def _read_state(state: State) -> LoadedState:
             slots.setdefault(number, {})[name] = value
     own = state.get("own")
     own = None if own is None else (own[0], own[1])
-    return LoadedState(origin, slots, num_ranks, num_slots, turns, own)
+    changes = [
+        parse_as(tuple[int, int, dict[str, float]], change, "a state")
+        for change in state.get("percents", ())
+    ]
+    return LoadedState(origin, slots, num_ranks, num_slots, turns, own, changes)
 
 
 def digest(values: dict[str, Any]) -> str:

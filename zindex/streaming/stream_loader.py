@@ -47,6 +47,7 @@ class StreamLoader:
             **settings,
         )
         self._state: State = {}
+        self._changes: State = {}
         if state:
             self.load_state_dict(state)
 
@@ -58,7 +59,7 @@ class StreamLoader:
                 self._loader.multiprocessing_context = "forkserver"
         for state, batch in self._loader:
             # With the batch, so that prefetched ones are not counted.
-            self._state.update(state)
+            self._state.update(state | self._changes)
             yield batch
 
     def __len__(self) -> int:
@@ -68,6 +69,17 @@ class StreamLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration; see `MergedDataset.set_epoch`."""
         self.dataset.set_epoch(epoch)
+
+    def set_percents(
+        self, percents: Mapping[str, float], at: int | None = None, group: Any = None
+    ) -> None:
+        """Change percents while training; see `MergedDataset.set_percents`.
+
+        Call it on every rank with the same arguments at the same step. The state has the change.
+        """
+        self._changes = self.dataset.set_percents(percents, at, group)
+        if self._state:
+            self._state.update(self._changes)
 
     def state_dict(self) -> State:
         """Return the state of this rank after the last delivered batch, as JSON values.
@@ -108,7 +120,7 @@ class StreamLoader:
                 f"{type(state).__name__}; load what state_dict returned"
             )
         self.dataset.set_dataloader_states(dict(state))
-        self._state = dict(state)
+        self._state, self._changes = dict(state), {}
 
 
 class SourceBatches(IterableDataset[list[Sample]]):
@@ -217,8 +229,8 @@ def stream_loader(
     Returns
     -------
     loader
-        Has ``state_dict`` and ``load_state_dict``, which count delivered batches only, and
-        ``set_epoch``. Each iteration over it is the next epoch.
+        Has ``state_dict`` and ``load_state_dict``, which count delivered batches only,
+        ``set_percents`` and ``set_epoch``. Each iteration over it is the next epoch.
 
     Raises
     ------

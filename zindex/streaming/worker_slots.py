@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import Int64Array
+from zindex.loading.percent_board import PercentBoard
 from zindex.store.checked_json import parse_as
 
 STATE_VERSION = 1
@@ -23,6 +24,9 @@ Entries = dict[str, Any]
 #: Items that a worker slot has finished in a source, samples delivered of the next one, damaged
 #: samples skipped, and each piece of a document that was read but not delivered.
 Cursor = tuple[Any, ...]
+#: Position of a worker slot in a mixture: its picks or, within one, the earlier ones, samples of
+#: this one, and the source.
+Position = int | Sequence[int]
 #: Number of a part in all epochs, of a sample in it, and of a piece of the sample.
 HeldPiece = tuple[int, int, int]
 #: As the number of a piece: all of the sample.
@@ -139,6 +143,10 @@ class UnreadPartitions:
         begun = tuple((part, 0) for part, _ in self.begun)
         return replace(self, begun=begun, held=tuple(reread_pieces(self.held)))
 
+    def is_finished(self, end: int) -> bool:
+        """Return whether all parts before one are finished."""
+        return self.low >= end and not self.begun and not self.held
+
     @classmethod
     def without(cls, finished: Iterable[int]) -> "UnreadPartitions":
         """Return all parts except the finished ones."""
@@ -199,6 +207,11 @@ class WorkerSlot:
         return self.num_ranks * self.num_slots
 
 
+def picks_begun(position: Position) -> int:
+    """Return the picks of a worker slot that it has begun at a position in a mixture."""
+    return position if isinstance(position, int) else position[0] + 1
+
+
 @dataclass(frozen=True)
 class StreamOrigin:
     """Start of all worker slots: the unread partitions of each source at that time.
@@ -221,6 +234,33 @@ class StreamOrigin:
     ancestors: tuple[str, ...] = ()
     #: Number of the iteration over the dataset; each one has another order.
     iteration: int = 0
+    #: Path of a mixture -> its mixing, its sources, each with its percent, and samples of a pick.
+    mixtures: Mapping[str, list[Any]] = field(default_factory=dict)
+    #: Path of a mixture -> its samples by earlier worker slots.
+    delivered: Mapping[str, int] = field(default_factory=dict)
+    #: View -> its files. The view of a source over the files that it had first has its name; those
+    #: over more files, which were added later, are ``NAME@1``, ``NAME@2``, ...
+    num_files: Mapping[str, int] = field(default_factory=dict)
+    #: View to which files were added -> the first part that it no longer has.
+    ends: Mapping[str, int] = field(default_factory=dict)
+
+    def views(self, name: str) -> list[str]:
+        """Return the views of a source, oldest first."""
+        found = [view for view in self.identities if view.partition("@")[0] == name]
+        return sorted(found, key=lambda view: int(view.partition("@")[2] or 0))
+
+    def reach(self, num_picks: int, num_lanes: int) -> int:
+        """Return the samples of the stream after some picks of each worker slot."""
+        return self.delivered.get("/", 0) + num_picks * num_lanes * self.samples_per_pick("/")
+
+    def samples_per_pick(self, path: str) -> int:
+        """Return the samples of a pick of a mixture."""
+        return int(self.mixtures[path][2]) if path in self.mixtures else 1
+
+    def samples_of(self, path: str, position: Position) -> int:
+        """Return the samples of a worker slot at a position in a mixture."""
+        num_picks, num_given, *_ = [position, 0] if isinstance(position, int) else position
+        return num_picks * self.samples_per_pick(path) + num_given
 
     def unread(self, name: str) -> UnreadPartitions:
         """Return the unread partitions of a source."""
@@ -234,6 +274,7 @@ class StreamOrigin:
     def from_json(cls, fields: Mapping[str, Any]) -> "StreamOrigin":
         """Return the origin that `to_json` wrote."""
         own = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        own = {name: {} for name in ("mixtures", "delivered", "num_files", "ends")} | own
         return parse_as(cls, own, "the state of a stream")
 
 
@@ -244,6 +285,8 @@ class StreamStart:
     slot: WorkerSlot
     origin: StreamOrigin
     entries: Entries
+    #: Percents that are changed while it reads.
+    board: PercentBoard | None = None
 
     @property
     def head(self) -> Head:

@@ -107,7 +107,9 @@ class TextEncoder:
         if hasattr(self.tokenizer, "to_str"):
             return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
         named = self.tokenizer if hasattr(self.tokenizer, "__qualname__") else type(self.tokenizer)
-        return f"{named.__module__}.{named.__qualname__}"
+        # In a spawned loader worker, the script of the main process has another name.
+        module = named.__module__.replace("__mp_main__", "__main__")
+        return f"{module}.{named.__qualname__}"
 
     def encode(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[Int64Array]:
         """Return the ids of each text.

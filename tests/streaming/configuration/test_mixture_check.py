@@ -82,6 +82,13 @@ def load(folder: Path, text: str, **settings: Any) -> Any:
             "weight: 2, name: b",
             "column 34: a dataset of a mixture must have its attributes spelled",
         ),
+        (
+            "percent: {10: 1}, name: b",
+            "column 34: a dataset of a mixture must have a percent that maps samples",
+        ),
+        ("percent: {0: -1}, name: b", "to numbers >= 0, got {0: -1}; write it as in {0: 0.5,"),
+        ("percent: 1, name: b, max_epoch: 5", "(did you mean 'max_epochs'?)"),
+        ("percent: 1, name: b, max_epochs: 0", "must have max_epochs >= 1, got 0"),
         ("percent: 1, name: b, length: '5'", "column 55: length must be a number > 0, got '5'"),
     ],
 )
@@ -89,6 +96,12 @@ def test_missing_attributes_have_their_place(tmp_path: Path, child: str, message
     text = f"{HEAD}{FIRST}  - {{target: Data, params: null, {child}}}"
     with pytest.raises(ConfigError, match=re.escape(message)):
         load(tmp_path, text)
+
+
+def test_percents_may_change_and_epochs_end(tmp_path: Path) -> None:
+    child = "{target: Data, params: null, name: b, percent: {0: 0.5, 1_000: 2}, max_epochs: 3}"
+    child = load(tmp_path, f"{HEAD}{FIRST}  - {child}").datasets[1]
+    assert (child.percent, child.max_epochs) == ({0: 0.5, 1000: 2}, 3)
 
 
 def test_other_attributes_are_free(tmp_path: Path) -> None:
@@ -148,7 +161,7 @@ JSONL = "  - {target: JsonlIterableDataset, params: {path: PATH}, name: b, perce
     ("attribute", "hint"),
     [
         ("seeed: 3", " (did you mean 'seed'?)"),
-        ("max_epochs: 2", ""),
+        ("repeats: 2", ""),
     ],
 )
 def test_attributes_that_nothing_reads_are_warned_of(

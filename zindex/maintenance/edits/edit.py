@@ -50,7 +50,8 @@ def edit(
         Position of the edit: the number of samples consumed. Required unless the edit only skips.
     reweight
         New weights by path, in the scale of the unchanged weights: those of the run's file in a run
-        by weights, otherwise shares that sum to 1.
+        by weights, otherwise shares that sum to 1. The last part of a path is enough if it is of
+        one dataset only: ``code`` for ``data/code.zarr``.
     add
         Weights of new datasets, by path.
     drop
@@ -117,6 +118,8 @@ def edit(
 def _find(journal: RunJournal, path: str) -> int:
     """Return the number of a dataset of the run."""
     number = _find_same(journal, path)
+    if number is None:
+        number = _find_named(journal, path)
     if number is not None:
         return number
     datasets = journal.state.datasets
@@ -136,6 +139,13 @@ def _find_same(journal: RunJournal, path: str) -> int | None:
         if is_local and os.path.abspath(known) == os.path.abspath(path):
             return number
     return None
+
+
+def _find_named(journal: RunJournal, name: str) -> int | None:
+    """Return the number of the only dataset whose path ends in a name, or None."""
+    last = [path.rstrip("/").rpartition("/")[2] for path in journal.state.datasets]
+    found = [number for number, each in enumerate(last) if name in (each, each.partition(".")[0])]
+    return found[0] if len(found) == 1 else None
 
 
 def _name_added(journal: RunJournal, path: str) -> str:

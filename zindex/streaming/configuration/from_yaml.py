@@ -191,7 +191,8 @@ def _set_attribute(value: Any, name: str, entry: Entry, content: Any) -> None:
         ) from error
 
 
-_ATTRIBUTES = ("name", "percent", "length", "length_multiplier", "length_divisor")
+_LENGTHS = ("length", "length_multiplier", "length_divisor")
+_ATTRIBUTES = ("name", "percent", "max_epochs", *_LENGTHS)
 # Names of a percent elsewhere.
 _PERCENTS = {"weight", "ratio", "proportion", "probability", "share", "fraction"}
 # Similarity threshold for misspellings: ``lenght`` is above it, ``length_of`` is below.
@@ -262,7 +263,7 @@ def _check_children(children: Mapping[int, Call], params: Mapping[str, Any]) -> 
                 f"a dataset of a mixture must have {what}, or leave out the dataset, a "
                 f"{child.target.name!r}"
             )
-        for attribute in _ATTRIBUTES[2:]:
+        for attribute in _LENGTHS:
             length = getattr(dataset, attribute, 1)
             if attribute in child.attributes and not (isinstance(length, int | float) and length):
                 raise _place_of(child, attribute).error(

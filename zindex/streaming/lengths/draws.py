@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from zindex.errors import ConfigError
 from zindex.plan.blend_plan import largest_remainder
+from zindex.plan.percent_schedules import mean_percents
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
 from zindex.streaming.merged_dataset import MergedDataset
 
@@ -144,11 +145,12 @@ def _capacity(dataset: Any, known: Known | None, cyclic: bool) -> float:
         parts = [_capacity(child, known, dataset.cyclic) for child in read]
         if not dataset.stop_on_first:
             return sum(parts)
-        whole = sum(child.percent for child in read)
-        pairs = zip(parts, read, strict=True)
-        return float(min(part * whole / child.percent for part, child in pairs))
+        percents = mean_percents([child.percent for child in read], sum(parts))
+        pairs = zip(parts, percents, strict=True)
+        return float(min(part * sum(percents) / percent for part, percent in pairs if percent))
     num_samples = known[_name_of(dataset)].num_samples
-    return _NO_LIMIT if cyclic and num_samples else float(num_samples)
+    num_epochs = getattr(dataset, "max_epochs", None) or _NO_LIMIT
+    return num_samples * num_epochs if cyclic and num_samples else float(num_samples)
 
 
 def _draw_each(dataset: Any, known: Known | None, total: float) -> dict[str, float]:
@@ -156,7 +158,7 @@ def _draw_each(dataset: Any, known: Known | None, total: float) -> dict[str, flo
     total = min(total, _capacity(dataset, known, cyclic=True))
     if not isinstance(dataset, MergedDataset):
         return {_name_of(dataset): total}
-    percents = [child.percent for child in dataset.datasets]
+    percents = mean_percents([child.percent for child in dataset.datasets], total)
     limits = [_capacity(child, known, dataset.cyclic) for child in dataset.datasets]
     drawn: dict[str, float] = {}
     for child, part in zip(dataset.datasets, distribute(total, percents, limits), strict=True):

@@ -14,10 +14,10 @@ from zindex.errors import ConfigError, SourceError
 from zindex.execution.executor import Executor, Held, SerialExecutor, run_builds, run_together
 from zindex.execution.process_executor import choose_executor
 from zindex.io.machine import count_cpus
+from zindex.loading.stream_orders import keyed_order
 from zindex.streaming.lengths.length_histogram import LengthHistogram
 from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
-from zindex.streaming.orders import keyed_order
 from zindex.streaming.sources import StreamSource, describe
 
 _TASKS_PER_THREAD = 4

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.streaming.simulated_ranks import Run
+from zindex.loading.sample_units import UNIT_NBYTES, choose_units
 from zindex.sources.sample_offsets import SampleCount
 from zindex.streaming import JsonlIterableDataset, MergedDataset
-from zindex.streaming.sample_units import UNIT_NBYTES, choose_units
 
 
 def write_files(folder: Path, sizes: list[int], nbytes: int = 40) -> None:

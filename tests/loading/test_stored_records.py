@@ -9,7 +9,7 @@ from tests.ingest.records.sources import ListFiles, draw_files
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.records.import_records import import_records
-from zindex.streaming.stored_records import StoredRecords
+from zindex.loading.stored_records import StoredRecords
 
 
 @pytest.fixture(scope="module")

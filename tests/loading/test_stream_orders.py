@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from zindex.streaming import orders
-from zindex.streaming.orders import (
+from zindex.loading import stream_orders as orders
+from zindex.loading.stream_orders import (
     block_order,
     keyed_order,
     shuffle_like_cogdata,

@@ -6,9 +6,9 @@ from functools import lru_cache
 import numpy as np
 
 from zindex.arrays import Int64Array, UInt64Array
+from zindex.loading.stream_orders import keyed_order, keyed_position
 from zindex.plan.keys import Stage, stream_key
 from zindex.sources.sample_offsets import SampleCount
-from zindex.streaming.orders import keyed_order, keyed_position
 
 # Maximum samples of a unit, and adjacent ones that are read together: their number and bytes.
 _MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16

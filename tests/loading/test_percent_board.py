@@ -1,0 +1,30 @@
+"""Changes that loader workers read while they pick."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from zindex.errors import ConfigError
+from zindex.loading.percent_board import PercentBoard
+
+
+def test_too_many_changes_are_refused() -> None:
+    board = PercentBoard()
+    with pytest.raises(ConfigError, match="at most 24,576 bytes as JSON"), board.hold():
+        board.write([(0, number, {"a" * 1000: 1.0}) for number in range(25)])
+    assert board.changes == []
+
+
+def test_workers_wait_while_changes_are_written() -> None:
+    board, found = PercentBoard(), list[Any]()
+    with board.hold():
+        worker = threading.Thread(target=lambda: found.append(board.reach(1, (0, 900), 2)))
+        worker.start()
+        worker.join(0.1)
+        # It has waited, and takes nothing for read that was not before.
+        assert not found
+        board.write([(0, 64, {"a": 1.0})])
+    worker.join()
+    assert found == [[(0, 64, {"a": 1.0})]]
+    assert board.reached == (0, 900)

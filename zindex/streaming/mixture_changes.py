@@ -1,0 +1,247 @@
+"""Changes of a mixture between the jobs of a run: sources added, dropped, reweighted and grown.
+
+A changed mixture begins a new origin, as another number of worker slots does. It keeps the entries
+of dropped sources. Of a grown source, the epochs that any worker slot has begun are finished over
+the files that it had, and later ones are over all.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from zindex.errors import StateMismatchError
+from zindex.plan.percent_schedules import parse_percent
+from zindex.streaming import resuming
+from zindex.streaming.protocols import is_mixture
+from zindex.streaming.sources import StreamSource, count_files
+from zindex.streaming.state import LoadedState
+from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions
+
+logger = logging.getLogger(__name__)
+
+#: Path -> mixing, the sources of the mixture, each with its percent as JSON, samples of a pick.
+Mixtures = Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class MixtureFacts:
+    """What the state of a mixture depends on."""
+
+    sources: Sequence[StreamSource]
+    mixtures: Mixtures
+
+    @cached_property
+    def identities(self) -> dict[str, str]:
+        """Identity of each source."""
+        return {source.name: source.identity() for source in self.sources}
+
+    @cached_property
+    def num_files(self) -> dict[str, int]:
+        """Files of each source that has files."""
+        counts = {source.name: count_files(source.dataset) for source in self.sources}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def make_origin(self, iteration: int) -> StreamOrigin:
+        """Return the origin of an iteration from its first sample on, without an id."""
+        return StreamOrigin(
+            "",
+            self.identities,
+            iteration=iteration,
+            mixtures=self.mixtures,
+            num_files=self.num_files,
+        )
+
+
+def name_children(mixture: Any, path: str = "/") -> dict[str, Any]:
+    """Return the datasets of a mixture by name; nested mixtures without one by their paths."""
+    names = [dataset.name for dataset in mixture.datasets]
+    return {
+        f"{path}{number}/"
+        if is_mixture(dataset) and (not name or names.count(name) > 1)
+        else name: dataset
+        for number, (name, dataset) in enumerate(zip(names, mixture.datasets, strict=True))
+    }
+
+
+def describe_mixtures(mixture: Any, path: str = "/") -> Iterator[tuple[str, list[Any]]]:
+    """Yield the paths of a mixture and of nested ones, each as in `Mixtures`."""
+    children = [
+        [name, [*map(list, schedule)] if len(schedule) > 1 else schedule[0][1]]
+        for name, dataset in name_children(mixture, path).items()
+        if (schedule := parse_percent(dataset.percent))
+    ]
+    yield path, [mixture.mixing, children, mixture.samples_per_pick]
+    for number, dataset in enumerate(mixture.datasets):
+        if is_mixture(dataset):
+            yield from describe_mixtures(dataset, f"{path}{number}/")
+
+
+def adapt(
+    loaded: LoadedState, facts: MixtureFacts, *, any_content: bool = False
+) -> tuple[LoadedState, list[str]]:
+    """Return a state for the current mixture, and the changes since it was saved, as sentences.
+
+    Parameters
+    ----------
+    loaded
+        The state.
+    facts
+        The current mixture.
+    any_content
+        Whether kept sources may have other content, because begun parts are reread.
+
+    Raises
+    ------
+    StateMismatchError
+        If no source is kept, or one has other content; or the mixture has changed, and it is the
+        state of one rank of several, or a dropped source is needed.
+    """
+    old = loaded.origin
+    names = [source.name for source in facts.sources]
+    known = [name for name in names if old.views(name)]
+    if not known:
+        raise StateMismatchError(
+            f"a state must be of the datasets {sorted(names)}, got one of "
+            f"{sorted(old.identities)}; use the datasets that it was saved of"
+        )
+    current = facts.identities
+    grown = [
+        source
+        for source in facts.sources
+        if source.name in known
+        and current[source.name] != old.identities[old.views(source.name)[-1]]
+        and not any_content
+    ]
+    for source in grown:
+        _check_grown(source, old, current[source.name])
+    changes = [*_compare(old, facts), *(_describe_growth(source, old) for source in grown)]
+    if not changes:
+        return loaded, []
+    if loaded.entries:
+        loaded.check_all_ranks(f"a changed mixture ({changes[0]})")
+    before = resuming.find_origin(loaded)
+    _check_segments(before, facts)
+    identities = dict(before.identities)
+    pools, ends = dict(before.pools), dict(before.ends)
+    num_files = dict(before.num_files)
+    for source in facts.sources:
+        name = source.name
+        if source in grown:
+            _grow(source, before, identities, pools, ends)
+        elif name not in known:
+            identities[name] = current[name]
+        view = replace(before, identities=identities).views(name)[-1]
+        if name in facts.num_files and identities[view] == current[name]:
+            num_files[view] = facts.num_files[name]
+    origin = resuming.follow(
+        before,
+        "mixture",
+        identities=identities,
+        pools={view: pools[view] for view in pools if view in identities},
+        num_files={view: num_files[view] for view in num_files if view in identities},
+        ends={view: ends[view] for view in ends if view in identities},
+        mixtures=facts.mixtures,
+    )
+    return LoadedState(origin, {}, 1, 1, {}, None), changes
+
+
+def _compare(old: StreamOrigin, facts: MixtureFacts) -> list[str]:
+    """Return the sources that were added, dropped or reweighted, and changed mixings."""
+    if not old.mixtures:  # a state of an earlier version
+        kept, names = {*old.identities}, {source.name for source in facts.sources}
+        found = [f"added {name!r}" for name in sorted(names - kept)]
+        return found + [f"dropped {name!r}" for name in sorted(kept - names)]
+    found = []
+    for path, (mixing, children, number) in facts.mixtures.items():
+        before_mixing, before, before_number = old.mixtures.get(path, (mixing, [], number))
+        then, now = dict(before), dict(children)
+        found += [
+            f"added {name!r} with percent {now[name]}"
+            + (", which continues where it was" if old.views(name) else "")
+            for name in now
+            if name not in then
+        ]
+        found += [f"dropped {name!r}" for name in then if name not in now]
+        found += [
+            f"changed the percent of {name!r} from {then[name]} to {percent}"
+            for name, percent in now.items()
+            if name in then and percent != then[name]
+        ]
+        if mixing != before_mixing:
+            found.append(f"changed the mixing from {before_mixing!r} to {mixing!r}")
+        if number != before_number:
+            found.append(f"changed samples_per_pick from {before_number} to {number}")
+        if not found and [*then] != [*now]:
+            found.append("changed the order of the sources")
+    paths = sorted(old.mixtures.keys() - facts.mixtures.keys())
+    return found + [f"dropped the nested mixture {path}" for path in paths]
+
+
+def _check_grown(source: StreamSource, old: StreamOrigin, identity: str) -> None:
+    """Raise if a source of another identity is more than grown."""
+    view = old.views(source.name)[-1]
+    before, now = old.num_files.get(view), count_files(source.dataset)
+    expected = old.identities[view]
+    first = None
+    if before is not None and now is not None and before < now and source.kind == "parts":
+        first = replace(source, dataset=source.dataset.first(before)).identity()
+    if first != expected:
+        raise StateMismatchError(
+            f"the state of {source.name!r} must be of the same files, seed and order, and made "
+            f"alike: it is of [{expected}], these are [{identity}]; take those back, or set "
+            "reload_from_url_level to read begun parts again, or begin anew. Files may be added "
+            "after those that it had, as in a list of paths"
+        )
+
+
+def _describe_growth(source: StreamSource, old: StreamOrigin) -> str:
+    before = old.num_files[old.views(source.name)[-1]]
+    return (
+        f"{source.name!r} has {(count_files(source.dataset) or 0) - before} more files, from its "
+        "next epoch on"
+    )
+
+
+def _grow(
+    source: StreamSource,
+    before: StreamOrigin,
+    identities: dict[str, str],
+    pools: dict[str, UnreadPartitions],
+    ends: dict[str, int],
+) -> None:
+    """Add a view of a grown source; its earlier view ends with the epochs that were begun."""
+    view = before.views(source.name)[-1]
+    unread = before.unread(view)
+    old = replace(source, dataset=source.dataset.first(before.num_files[view]))
+    touched = max(
+        [unread.low, *(stop for _, stop in unread.ahead), *(part + 1 for part, _ in unread.begun)]
+    )
+    num_epochs = -(-touched // max(1, old.num_items))
+    ends[view] = num_epochs * old.num_items
+    if unread.is_finished(ends[view]):
+        del identities[view]
+    name, _, number = view.partition("@")
+    new = f"{name}@{int(number or 0) + 1}"
+    identities[new] = source.identity()
+    pools[new] = UnreadPartitions(num_epochs * source.num_items)
+
+
+def _check_segments(origin: StreamOrigin, facts: MixtureFacts) -> None:
+    """Raise if unfinished segments of a yield function need a mixture that is not there."""
+    for older in origin.older.values():
+        for path, (_, then, _) in older["mixtures"].items():
+            now = dict(facts.mixtures.get(path, ["", []])[1])
+            missing = [name for name, _ in then if name not in now]
+            if missing:
+                raise StateMismatchError(
+                    "unfinished segments of a customized_yield_fn need all sources that they have "
+                    f"begun with, {missing[0]!r} was dropped; keep it with a percent of 0"
+                )
+
+
+def report(changes: Sequence[str]) -> None:
+    """Log the changes of a mixture."""
+    for change in changes:
+        logger.warning("the mixture is not that of the state: %s", change)

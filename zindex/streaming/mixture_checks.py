@@ -1,0 +1,81 @@
+"""Checks of mixtures: of their datasets, of settings that need known lengths, and of lengths."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from zindex.errors import ConfigError, check_choice
+from zindex.plan.percent_schedules import ends_unread, is_read, mean_percents
+from zindex.streaming.percents import check_percents
+from zindex.streaming.protocols import find_fault, is_mixture
+from zindex.streaming.sources import StreamSource, describe, known_length
+
+
+def check_datasets(mixture: Any) -> None:
+    """Check the datasets of a mixture, without those of nested ones.
+
+    Raises
+    ------
+    ConfigError
+        If there are none, or one lacks a percent or a name, or the percents do not fit.
+    """
+    if not mixture.datasets:
+        raise ConfigError("a MergedDataset must have datasets, got none; give at least one")
+    for number, dataset in enumerate(mixture.datasets):
+        fault = find_fault(dataset)
+        if fault is not None:
+            raise ConfigError(
+                f"dataset {number} ({describe(dataset)}) must have {fault[1]}, or leave it out"
+            )
+    percents = [dataset.percent for dataset in mixture.datasets]
+    check_percents(percents, exact=mixture.mixing == "exact")
+
+
+def check_names(sources: Sequence[StreamSource]) -> None:
+    """Raise ConfigError if two sources of a tree of mixtures have the same name."""
+    names = [source.name for source in sources]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"the names of all datasets must differ, {twice[0]!r} came {names.count(twice[0])} "
+            "times; states are kept by name: rename all but one"
+        )
+
+
+def is_countable(mixture: Any) -> bool:
+    """Return whether a mixture reads all its datasets once, so that their samples are its own."""
+    if mixture.cyclic or mixture.stop_on_first or mixture.customized_yield_fn is not None:
+        return False
+    return all(
+        not ends_unread(dataset.percent) and (not is_mixture(dataset) or is_countable(dataset))
+        for dataset in mixture.datasets
+        if is_read(dataset.percent)
+    )
+
+
+def check_even(mixture: Any) -> None:
+    """Raise ConfigError if a mixture has a tail, and no known number of samples."""
+    if not is_countable(mixture):
+        raise ConfigError(
+            f"tail={mixture.tail.value!r} needs a finite stream of a known number of "
+            "samples; set cyclic=False, and neither stop_on_first, customized_yield_fn nor a "
+            "percent that ends with 0, in nested mixtures, too"
+        )
+
+
+def list_lengths(mixture: Any, required_samples: int) -> list[Any]:
+    """Return how many samples each dataset has and needs; see `MergedDataset.check_length`."""
+    percents = mean_percents([one.percent for one in mixture.datasets], required_samples)
+    found: list[Any] = []
+    for dataset, percent in zip(mixture.datasets, percents, strict=True):
+        required = int(required_samples * percent / sum(percents))
+        if is_mixture(dataset):
+            found.append(dataset.check_length(required))
+        else:
+            found.append((dataset.name, known_length(dataset), required))
+    return found
+
+
+def choose_order(setting: str, given: bool | str, mode: str) -> str:
+    """Return the order that a setting selects."""
+    check_choice(setting, given, (True, False, mode))
+    return mode if given == mode else "keyed" if given else "none"

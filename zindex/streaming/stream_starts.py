@@ -1,0 +1,110 @@
+"""Where a worker slot starts to read: from a state of a mixture, or with an iteration over it."""
+
+from dataclasses import replace
+
+from torch.utils.data import get_worker_info
+
+from zindex.errors import ConfigError, StateMismatchError
+from zindex.streaming import mixture_changes, resuming
+from zindex.streaming.mixture_changes import MixtureFacts
+from zindex.streaming.state import LoadedState, State, digest, load_state
+from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
+
+# Earlier iterations of which a trainer's dict may still have entries.
+_MAX_ANCESTORS = 64
+
+
+def resume_mixture(
+    facts: MixtureFacts, state: State, slot: WorkerSlot, *, from_url_level: bool
+) -> tuple[StreamStart, State]:
+    """Return where a worker slot starts from a state of either form, and its first report.
+
+    Parameters
+    ----------
+    facts
+        The current mixture.
+    state
+        The state.
+    slot
+        The worker slot.
+    from_url_level
+        Whether begun parts are reread.
+
+    Raises
+    ------
+    StateMismatchError
+        If it is the state of other datasets, or does not fit the ranks.
+    """
+    loaded = _load(facts, state, slot)
+    loaded, _ = mixture_changes.adapt(loaded, facts, any_content=from_url_level)
+    if from_url_level:
+        loaded = resuming.rewind_parts(loaded, facts.identities)
+    return resuming.resume(loaded, slot, include_all=from_url_level)
+
+
+def begin_iteration(
+    facts: MixtureFacts,
+    iteration: int,
+    before: State | None,
+    slot: WorkerSlot,
+    from_url_level: bool,
+) -> StreamOrigin:
+    """Return the origin of an iteration from its first sample on.
+
+    A trainer's dict may have entries of earlier iterations, whose origins it therefore knows.
+
+    Parameters
+    ----------
+    facts
+        The current mixture.
+    iteration
+        Its number.
+    before
+        State from which an earlier iteration was resumed.
+    slot, from_url_level
+        As for `resume_mixture` then.
+    """
+    first = facts.make_origin(0)
+
+    def make(number: int) -> StreamOrigin:
+        origin = replace(first, iteration=number)
+        return replace(origin, id=digest(origin.to_json()))
+
+    ids = [make(n).id for n in range(max(0, iteration - _MAX_ANCESTORS), iteration)]
+    if before and not resuming.is_of_cogdata(before):
+        resumed, _ = resume_mixture(facts, before, slot, from_url_level=from_url_level)
+        ids += [*resumed.origin.ancestors, resumed.origin.id]
+    return replace(make(iteration), ancestors=tuple(ids))
+
+
+def add_percents(state: State, start: StreamStart) -> State:
+    """Return the state of a worker slot with the percents that were set while it was read."""
+    changes = [] if start.board is None else start.board.changes
+    if changes and get_worker_info() is not None:
+        raise ConfigError(
+            "the states of single loader workers cannot have percents of set_percents; use "
+            "zindex.stream_loader, whose states are of all workers, or no workers"
+        )
+    return state | {"percents": [[*change] for change in changes]} if changes else state
+
+
+def check_one_worker(loaded: LoadedState | None, changes: list[str]) -> None:
+    """Raise if a loader worker cannot resume from its own state alone."""
+    if changes or (loaded is not None and loaded.changes):
+        raise StateMismatchError(
+            "the state of a single loader worker must be of the same mixture, and without percents "
+            f"of set_percents, got {changes[0] if changes else 'changed percents'}; use "
+            "zindex.stream_loader, whose states are of all workers"
+        )
+
+
+def _load(facts: MixtureFacts, state: State, slot: WorkerSlot) -> LoadedState:
+    """Parse a state of either form."""
+    if not resuming.is_of_cogdata(state):
+        return load_state(state)
+    slots = [replace(slot, slot=each, worker=each) for each in range(slot.num_slots)]
+    sources = list(facts.sources)
+    entries = {each.index: resuming.read_cogdata_state(state, sources, each) for each in slots}
+    own = (slot.rank, slot.num_ranks)
+    origin = begin_iteration(facts, 0, None, slot, from_url_level=False)
+    return LoadedState(origin, entries, slot.num_ranks, slot.num_slots, {}, own)
