@@ -16,9 +16,9 @@ import pytest
 import zindex
 from tests.benchmarks.latency_server import Connection, LatencyServer
 from tests.cloud.servers import Bucket
+from tests.loading.test_sample_units import entropy
 from tests.sources.archives import write_jsonl, write_tar
 from tests.streaming.simulated_ranks import Run
-from tests.streaming.test_sample_units import entropy
 from zindex.errors import SourceError
 from zindex.io import object_calls
 from zindex.sources import opened_files
