@@ -175,7 +175,7 @@ def choose_units(
     >>> choose_units(SampleCount(100_000, 100_000_000), 2048, shuffle=True)
     SampleUnits(num_samples=100000, nbytes=100000000, block=64, width=121, share=160)
     >>> choose_units(SampleCount(10**9, 10**12), 2048, shuffle=True)
-    SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=32, width=256, share=1)
+    SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, width=128, share=1)
     """
     num_samples, nbytes = count.num_samples, count.nbytes
     mean = max(1, nbytes // max(1, num_samples))
