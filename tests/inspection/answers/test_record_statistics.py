@@ -14,6 +14,7 @@ from tests.text.small_tokenizer import save_tokenizer
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.keyed import value_rules
+from zindex.ingest.keyed import convert_keyed
 from zindex.inspection.answers.record_statistics import QUANTILES, measure_records
 from zindex.store.record_reader import RecordReader
 
@@ -79,7 +80,8 @@ def test_rewards_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from zindex.keyed import save_h5
 
     # As written by an earlier version, which did not check values.
-    monkeypatch.setattr(value_rules, "find_invalid", lambda *_, **__: None)
+    for module in (convert_keyed, value_rules):
+        monkeypatch.setattr(module, "find_invalid", lambda *_, **__: None)
     rewards = [np.array(row, np.float32) for row in ([1, np.nan], [2, 2], [np.inf, 0])]
     save_h5(tmp_path / "in", "a", {"rewards": rewards, "sequence": rewards})
     store = zindex.convert_keyed(tmp_path / "in/a.h5", tmp_path / "s", client=SerialExecutor())
