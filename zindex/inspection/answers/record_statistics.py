@@ -10,7 +10,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import ConfigError
-from zindex.inspection.answers.show import TOKENS, name_mask
+from zindex.formats.keyed.value_rules import TOKEN_KEYS
+from zindex.inspection.answers.show import name_mask
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
@@ -148,7 +149,7 @@ def _measure_lengths(
 ) -> FieldLengths:
     """Return the lengths of one field."""
     unit = "bytes" if field.form != Form.NUMBERS else "numbers"
-    if field.name in TOKENS or name_mask(field.name) in fields:
+    if field.name in TOKEN_KEYS or name_mask(field.name) in fields:
         unit = "tokens"
     items = fields.get(f"{field.name}{LENGTH_SUFFIX}")
     if items is not None and items.form == Form.NUMBERS:

@@ -10,6 +10,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
+from zindex.formats.keyed.value_rules import TOKEN_KEYS
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import is_store, open_source
@@ -27,8 +28,6 @@ from zindex.store.records import KIND, LENGTH_SUFFIX
 
 #: Mask fields of keyed records, by masked field; otherwise F_mask masks field F.
 _MASKS = {"sequence": "loss_mask", "responses": "masks"}
-#: Fields that hold tokens even if they have no mask.
-TOKENS = ("sequence", "prompts", "responses", "chosen", "rejected")
 _YAML = (".yaml", ".yml")
 
 #: Whether a text is trained on; None if unknown.
@@ -244,7 +243,7 @@ def _show_record(path: str, number: int, tokenizer: Any) -> list[ShownField]:
     hidden |= {f"{name}{LENGTH_SUFFIX}" for name, (_, items) in found.items() if items is not None}
     fields = []
     for name, (mask, items) in found.items():
-        value, is_tokens = record[name], name in TOKENS
+        value, is_tokens = record[name], name in TOKEN_KEYS
         if name in hidden:
             continue
         if items is None:
