@@ -135,10 +135,11 @@ class TarFiles(PartFiles):
         # Metadata files in object stores, by tar: None if there is none, and their copies.
         self._known_sidecars: dict[Place, SourceFile | None] | None = None
         self._copied_sidecars: OpenedFiles | None = None
+        self._sidecar_copies: dict[Place, SourceFile] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         nothing = dict.fromkeys(("_sidecars", "_copied_sidecars"))
-        return {**super().__getstate__(), **nothing}
+        return {**super().__getstate__(), **nothing, "_sidecar_copies": {}}
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of a part, in the order of its archive.
@@ -287,6 +288,7 @@ class TarFiles(PartFiles):
         sidecars = [one for one in self._known_sidecars.values() if one is not None]
         if sidecars:
             self._copied_sidecars = open_files(sidecars, copy_all=True)
+            self._sidecar_copies = {copy.place: copy for copy in self._copied_sidecars.files}
         return super()._open(files)
 
     def _find_sidecar(self, file: SourceFile) -> tuple[SourceFile, int | None]:
@@ -296,8 +298,7 @@ class TarFiles(PartFiles):
         known = (self._known_sidecars or {}).get(file.place)
         if known is None:
             return sidecar_of(file), None
-        assert self._copied_sidecars is not None
-        copied = next(one for one in self._copied_sidecars.files if one.place == known.place)
+        copied = self._sidecar_copies[known.place]
         return copied, copied.nbytes
 
     def find_samples(self) -> SampleOffsets | None:
