@@ -1,9 +1,11 @@
-"""Data-parallel rank of this process, from arguments, torch.distributed or torchrun."""
+"""Data-parallel rank of this process, and exchange with the other ranks."""
 
 import os
+from typing import Any
 
 import torch
 
+from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError
 
 
@@ -42,7 +44,7 @@ def find_place(
             f"{names[0]} and {names[1]} must be given together, got {data_parallel_rank} and "
             f"{data_parallel_size}; give both or none"
         )
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if is_distributed():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
     if found == {"RANK": None, "WORLD_SIZE": None}:
@@ -59,3 +61,12 @@ def find_place(
             f"{found['RANK']!r} and {found['WORLD_SIZE']!r}; set both, or give data_parallel_rank "
             "and data_parallel_size"
         ) from None
+
+
+def gather_objects(own: Any, group: Any = None) -> list[Any]:
+    """Return what all ranks give, in a collective call; outside ``torch.distributed`` its own."""
+    if not is_distributed():
+        return [own]
+    found: list[Any] = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(found, own, group=group)
+    return found

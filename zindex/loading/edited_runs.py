@@ -9,6 +9,7 @@ import torch.distributed as dist
 from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError, StoreUnavailableError
 from zindex.io.backoff import Backoff
+from zindex.loading.data_parallel import gather_objects
 from zindex.loading.sampler import BatchPlan
 from zindex.maintenance.edits.edit import edit
 
@@ -51,10 +52,7 @@ class LoadedRun:
     def open_edited(self) -> Any:
         """Return the dataset with the edits that any rank sees."""
         dataset = self.open_dataset()
-        if not is_distributed():
-            return dataset
-        counts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(counts, count_edits(dataset))
+        counts = gather_objects(count_edits(dataset))
         backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT, timeout=_TIMEOUT)
         while count_edits(dataset) < max(counts):
             if not backoff.wait():

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from zindex.arrays import Int64Array
+from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError
+from zindex.loading.data_parallel import gather_objects
 
 #: A call of ``set_percents``: iteration, sample, and all percents that were set until then.
 Change = tuple[int, int, dict[str, float]]
@@ -153,15 +155,9 @@ class PercentBoard:
 
 def gather_requests(own: Any, at: int | None, num_ranks: int, group: Any) -> list[Any]:
     """Return what all ranks ask for, in a collective call; without one, what this rank does."""
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        found: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(found, own, group=group)
-        return found
-    if num_ranks > 1 and at is None:
+    if num_ranks > 1 and at is None and not is_distributed():
         raise ConfigError(
             f"{num_ranks} ranks without torch.distributed must be told when percents change, got "
             "no `at`; give the same number of samples on all ranks"
         )
-    return [own]
+    return gather_objects(own, group)

@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zindex.datasets.utils import is_distributed
 from zindex.errors import StateMismatchError, StoreError
+from zindex.loading.data_parallel import gather_objects
 from zindex.loading.percent_board import Change
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
@@ -206,15 +208,11 @@ def gather_states(state: State, group: Any = None) -> State:
     group
         The data-parallel process group; the default group if None.
     """
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
+    if not is_distributed():
         return merge_states([state])
-    states: list[Any] = [None] * dist.get_world_size(group)
     # A dict that was loaded from a merged state has the entries of all ranks.
     own = {"own": state["own"], **_own_entries(state)} if "own" in state else state
-    dist.all_gather_object(states, own, group=group)
-    return merge_states(states)
+    return merge_states(gather_objects(own, group))
 
 
 @dataclass(frozen=True)
