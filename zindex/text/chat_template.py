@@ -15,10 +15,10 @@ from typing import Any
 from zindex.errors import ConfigError, SourceError
 from zindex.io.files import read_text
 from zindex.lazy import need
+from zindex.text.token_spans import Span
 from zindex.text.tokenizer_settings import DEFAULT, TokenizerSettings
 
 Message = Mapping[str, Any]
-Span = tuple[int, int]
 
 #: Built in: every message between ``<|im_start|>`` and ``<|im_end|>``.
 CHATML = (

@@ -8,10 +8,10 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.text.token_spans import Span
 
 Keep = Literal["start", "end"]
 OnLong = Literal["truncate", "drop", "error"]
-Span = tuple[int, int]
 
 #: The settings of limits, in the order in which they apply.
 LIMITS = ("max_prompt", "max_answer", "max_length")

@@ -6,8 +6,9 @@ from itertools import takewhile
 from typing import Any, Literal, get_args
 
 from zindex.errors import ConfigError, SourceError, check_choice
-from zindex.text.chat_template import ChatTemplate, Span, unused_characters
+from zindex.text.chat_template import ChatTemplate, unused_characters
 from zindex.text.conversations import Dialogue, Message
+from zindex.text.token_spans import Span
 
 Turns = Literal["all", "last"]
 
@@ -163,9 +164,7 @@ class DialogueCutter:
 
     def trains_blocks(self, dialogue: Dialogue) -> bool:
         """Return whether the trained parts are all the template's generation blocks."""
-        numbers = enumerate(dialogue.messages)
-        answers = [i for i, message in numbers if message["role"] == _ASSISTANT]
-        return self._has_blocks and answers == self._find_trained(dialogue)
+        return self._has_blocks and _find_answers(dialogue) == self._find_trained(dialogue)
 
     def trains_end(self, dialogue: Dialogue) -> bool:
         """Return whether the last message, and the end after it, is trained; it may be empty."""
@@ -188,7 +187,7 @@ class DialogueCutter:
         text, spans = self.template.render_spans(
             dialogue.messages, tools=dialogue.tools, variables=dialogue.variables
         )
-        answers = [i for i, item in enumerate(dialogue.messages) if item["role"] == _ASSISTANT]
+        answers = _find_answers(dialogue)
         if answers == trained:
             return text, spans
         if len(answers) != len(spans):
@@ -294,6 +293,11 @@ class DialogueCutter:
         """Return the length of a text without white space after a token that ends it."""
         stripped = text.rstrip()
         return len(stripped) if stripped.endswith(self.ends) else len(text)
+
+
+def _find_answers(dialogue: Dialogue) -> list[int]:
+    """Return the numbers of the assistant's messages."""
+    return [i for i, message in enumerate(dialogue.messages) if message["role"] == _ASSISTANT]
 
 
 def _weight_of(message: Message) -> Any:

@@ -12,9 +12,9 @@ from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 from zindex.errors import ConfigError
+from zindex.text.token_spans import Span
 
 Message = Mapping[str, Any]
-Span = tuple[int, int]
 
 #: Variables of the functions that mark the start and the end of what is written for a message, and
 #: that choose it.
