@@ -17,9 +17,9 @@ CHECKPOINT_PICKS = 4096
 #: Picks that are taken at a time, at most.
 BLOCK_PICKS = 64
 # Picks that are computed at a time, at most and of all sources together. As many after them are
-# considered, or after a small first block, those of each source.
+# considered, and at least those of each source.
 _MAX_COMPUTED, _MAX_CELLS, _PICKS_OF_SOURCE = CHECKPOINT_PICKS, 1 << 16, 64
-_MAX_SMALL = 16  # sources, times halvings of the lanes, of a small first block
+_MAX_SMALL = 16  # sources, times halvings of the lanes, of which few picks are computed at a time
 _ONE = 1 << lane_picks.LAG_BITS
 # Lags at the start of a piece are in 2**-30 of a sample, so that they are rounded alike whether a
 # run is resumed or not.
@@ -99,9 +99,8 @@ class LanePicks:
         width = min(num_sources, num_lanes)
         self._most = 1 << min(_MAX_CELLS // width, _MAX_COMPUTED).bit_length() - 1
         self._most = max(self._most, BLOCK_PICKS)
-        # Few picks can be computed without loading the kernel.
-        is_small = num_sources * (1 + len(sizes)) <= _MAX_SMALL
-        self._first = BLOCK_PICKS if is_small else self._most
+        # Few sources and halvings seldom need to look far ahead.
+        self._is_small = num_sources * (1 + len(sizes)) <= _MAX_SMALL
 
     def open(self, percents: Sequence[float], start: int) -> None:
         """Begin a piece, at a pick."""
@@ -134,7 +133,9 @@ class LanePicks:
         """Return the picks of the next steps, shape (steps,), up to a multiple of 64 of a piece."""
         if self._num_done == len(self._block):
             self._end_block()
-            length = self._most - self.step % self._most if self.step else self._first
+            length = self._most - self.step % self._most
+            if self._is_small:
+                length = min(max(self.step, BLOCK_PICKS), length)
             self._block, self._after = self._compute(length, self._num_considered(length))
         first = self._num_done
         self._num_done += num_steps
@@ -142,14 +143,15 @@ class LanePicks:
         return self._block[first : self._num_done]
 
     def _num_considered(self, length: int) -> int:
-        num_picks = _PICKS_OF_SOURCE * len(self.shares)
-        return self._most if length > BLOCK_PICKS else min(num_picks, self._most)
+        if not self._is_small:
+            return self._most
+        return min(max(length, _PICKS_OF_SOURCE * len(self.shares)), self._most)
 
     def _compute(self, length: int, num_ahead: int) -> tuple[Int64Array, Any]:
         """Return picks after the state, and the state after them."""
         count: Any = lane_picks.count_picks
         halve: Any = lane_picks.halve_picks
-        if length <= BLOCK_PICKS == self._first and not is_loaded(halve):
+        if self._is_small and length <= BLOCK_PICKS and not is_loaded(halve):
             count, halve = count.py_func, halve.py_func  # faster than loading them
         lags, seen, taken = state = tuple(numbers.copy() for numbers in self._state)
         whole, parts = self._shares
