@@ -12,6 +12,7 @@ from zindex.processing.collate import mixed_collate
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
+from zindex.streaming.stateful_loaders import join_workers
 
 #: What the samples of a batch are of.
 BatchFrom = Literal["mixture", "source"]
@@ -105,7 +106,8 @@ class StreamLoader:
         Parameters
         ----------
         state
-            A state of `state_dict` or `gather_state`, or the list of the states of all ranks.
+            A state of `state_dict` or `gather_state`, or of a torchdata ``StatefulDataLoader`` over
+            the dataset, or the list of the states of all ranks.
 
         Raises
         ------
@@ -119,8 +121,9 @@ class StreamLoader:
                 f"a state must be a dict, or the list of those of all ranks, got "
                 f"{type(state).__name__}; load what state_dict returned"
             )
-        self.dataset.set_dataloader_states(dict(state))
-        self._state, self._changes = dict(state), {}
+        own = join_workers(state)
+        self.dataset.set_dataloader_states(own)
+        self._state, self._changes = own, {}
 
 
 class SourceBatches(IterableDataset[list[Sample]]):
