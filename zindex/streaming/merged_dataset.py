@@ -74,7 +74,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         again every ``yield_segment`` samples, and must yield buffered samples when its input ends.
     mixing
         ``"exact"`` keeps the number of samples of each dataset within one of its share at all
-        times, in each worker slot and nearly always over all of them
+        times, over all worker slots and nearly always in each of them
         (`zindex.streaming.mixing.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples per call of the yield function, which are reread on resuming. A resumed run keeps
