@@ -92,7 +92,7 @@ def test_each_source_has_its_share_in_each_slot_and_over_all(num_slots: int) -> 
     mixtures = MIXTURES + [
         (rng.exponential(size=rng.integers(2, 17)) ** rng.integers(1, 5)).tolist() for _ in range(6)
     ]
-    for percents in mixtures:
+    for percents in mixtures if num_slots < 16 else mixtures[-7:]:
         of_slots, of_all = find_errors(percents, num_slots, 3000 if num_slots < 16 else 800)
         assert of_slots < 1 + 1e-9, percents
         assert of_all < 1 + 1e-9, percents

@@ -112,6 +112,8 @@ class LanePicks:
         self._end_block()
         shares = find_shares(percents).tolist()
         self.shares, self.start, self.step = shares, start, 0
+        # Later pieces may be short.
+        self._grows = self._is_small or start > 0
         self.id = fingerprint({"shares": shares, "order": "halves"})[:8]
         divided = [divmod(share * self.num_lanes, _ONE) for share in shares]
         self._shares = tuple(np.array(numbers, np.int64) for numbers in zip(*divided, strict=True))
@@ -134,7 +136,7 @@ class LanePicks:
         if self._num_done == len(self._block):
             self._end_block()
             length = self._most - self.step % self._most
-            if self._is_small:
+            if self._grows:
                 length = min(max(self.step, BLOCK_PICKS), length)
             self._block, self._after = self._compute(length, self._num_considered(length))
         first = self._num_done
@@ -143,7 +145,7 @@ class LanePicks:
         return self._block[first : self._num_done]
 
     def _num_considered(self, length: int) -> int:
-        if not self._is_small:
+        if not self._grows:
             return self._most
         return min(max(length, _PICKS_OF_SOURCE * len(self.shares)), self._most)
 
