@@ -11,8 +11,8 @@ from zindex.io.system_errors import reason_of
 from zindex.lazy import need
 from zindex.streaming.lengths.advice import MAX_EPOCHS, RunAdvice
 from zindex.streaming.lengths.draws import SourceDraws
-from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths
+from zindex.text.length_histogram import LengthHistogram, bin_bounds
 
 # Maximum number of sources with a color; those with the most tokens are chosen.
 _MAX_SHOWN = 8
@@ -111,9 +111,9 @@ def _draw_histograms(
 def group_bins(histogram: LengthHistogram) -> tuple[Any, Any]:
     """Return the edges of wide bins from 1 on, and the share of tokens in each."""
     last = max(1, histogram.longest)
-    edges = np.unique(np.floor(2 ** np.arange(0, np.log2(last) + 2 / _STEPS + 1e-9, 1 / _STEPS)))
-    if edges[-1] <= last:
-        edges = np.append(edges, last + 1)
+    powers = np.arange(0, np.log2(last) + 2 / _STEPS + 1e-9, 1 / _STEPS)
+    # Powers of two end a bin, as those of the histogram.
+    edges = np.unique([1, *(np.floor(2**powers) + 1)])
     starts = np.array([bin_bounds(number)[0] for number, _, _ in histogram.bins])
     sums = np.array([total for _, _, total in histogram.bins], float)
     places = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, len(edges) - 2)

@@ -1,12 +1,12 @@
-"""Histogram of sample lengths in fixed bins, and the number of sequences that samples pack into.
+"""Histogram of lengths in fixed bins.
 
-Below 64 every length has its own bin. Above, each doubling has 32 bins, so a bin is narrower than
-1/32 of its lengths, and every power of two starts one. Bins also have the sum of their lengths.
+Up to 64 every length has its own bin. Above, each doubling has 32 bins, so a bin is narrower than
+1/32 of its lengths, and every power of two ends one. Bins also have the sum of their lengths.
 """
 
 import math
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
@@ -16,6 +16,19 @@ import numpy as np
 from zindex.arrays import Int64Array
 
 _STEPS = 32  # bins of each doubling
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCost:
+    """What a limit on the length would cut off."""
+
+    #: Most tokens of a sample: a power of two.
+    most: int
+    #: Samples with at most as many, but more than half of it.
+    count: int
+    #: Samples with more tokens, and the tokens that they would lose.
+    num_longer: int
+    num_lost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +42,18 @@ class LengthHistogram:
     longest: int = 0
 
     @classmethod
-    def of(cls, lengths: Sequence[int] | Int64Array) -> "LengthHistogram":
-        """Return the histogram of lengths, each >= 0 and below 2**52."""
+    def of(
+        cls, lengths: Sequence[int] | Int64Array, counts: Sequence[int] | None = None
+    ) -> "LengthHistogram":
+        """Return the histogram of lengths, each >= 0 and below 2**52.
+
+        ``counts`` has the samples of each length, 1 by default.
+        """
         array = np.asarray(lengths, np.int64)
         if not array.size:
             return cls()
-        bins = _sum_bins(number_bins(array), np.ones_like(array), array)
+        times = np.ones_like(array) if counts is None else np.asarray(counts, np.int64)
+        bins = _sum_bins(number_bins(array), times, array * times)
         return cls(bins, int(array.min()), int(array.max()))
 
     @classmethod
@@ -60,7 +79,7 @@ class LengthHistogram:
     def quantile(self, share: float) -> int:
         """Return a length that is not exceeded by this share of the samples.
 
-        It is the mean of the sample's bin: exact below 64, within 1/32 above. 0 without samples.
+        It is the mean of the sample's bin: exact up to 64, within 1/32 above. 0 without samples.
         """
         rank = max(1, math.ceil(share * self.num_samples))
         if rank == 1:
@@ -74,13 +93,32 @@ class LengthHistogram:
     def kept_tokens(self, limit: int) -> int:
         """Return the sum of lengths if longer samples are truncated to a limit.
 
-        Exact if a bin starts at the limit, as at powers of two and up to 64.
+        Exact if a bin ends at the limit, as at powers of two and up to 64.
         """
         return sum(min(total, count * limit) for _, count, total in self.bins)
 
     def longer_samples(self, limit: int) -> int:
         """Return the number of samples longer than a limit; exact if a bin ends at it."""
         return sum(count for _, count, total in self.bins if total > count * limit)
+
+    def limit_costs(self) -> Iterator[LimitCost]:
+        """Yield what the powers of two cut off as limits, from the shortest sample to the longest.
+
+        Examples
+        --------
+        >>> [(item.most, item.count, item.num_longer, item.num_lost)
+        ...  for item in LengthHistogram.of([3, 4, 9]).limit_costs()]
+        [(4, 2, 1, 5), (8, 0, 1, 1), (16, 1, 0, 0)]
+        """
+        if not self.bins:
+            return
+        num_left = self.num_samples
+        for power in range(_power(self.shortest), _power(self.longest) + 1):
+            most = 1 << power
+            num_longer = self.longer_samples(most)
+            num_lost = self.num_tokens - self.kept_tokens(most)
+            yield LimitCost(most, num_left - num_longer, num_longer, num_lost)
+            num_left = num_longer
 
     def draw(self, size: int) -> Int64Array:
         """Return representative lengths: evenly spaced ones of the sorted lengths.
@@ -109,6 +147,11 @@ class LengthHistogram:
         return cls(**fields | {"bins": tuple(map(tuple, fields["bins"]))})
 
 
+def _power(length: int) -> int:
+    """Return the exponent of the lowest power of two that is not exceeded by a length."""
+    return max(0, length - 1).bit_length()
+
+
 def _sum_bins(
     numbers: Int64Array, counts: Int64Array, sums: Int64Array
 ) -> tuple[tuple[int, int, int], ...]:
@@ -135,12 +178,13 @@ def number_bins(lengths: Int64Array) -> Int64Array:
 
     Examples
     --------
-    >>> number_bins(np.array([0, 63, 64, 65, 66, 128, 1 << 20]))
-    array([  0,  63,  64,  64,  65,  96, 512])
+    >>> number_bins(np.array([0, 63, 64, 65, 66, 67, 128, 1 << 20]))
+    array([  0,  63,  64,  65,  65,  66,  96, 512])
     """
-    num_bits = np.frexp(lengths.astype(np.float64))[1].astype(np.int64)
+    below = np.maximum(lengths - 1, 0)
+    num_bits = np.frexp(below.astype(np.float64))[1].astype(np.int64)
     shifts = np.maximum(num_bits - 6, 0)
-    numbers: Int64Array = _STEPS * shifts + (lengths >> shifts)
+    numbers: Int64Array = _STEPS * shifts + (below >> shifts) + np.minimum(lengths, 1)
     return numbers
 
 
@@ -149,49 +193,11 @@ def bin_bounds(number: int) -> tuple[int, int]:
 
     Examples
     --------
-    >>> bin_bounds(63), bin_bounds(64), bin_bounds(96)
-    ((63, 64), (64, 66), (128, 132))
+    >>> bin_bounds(64), bin_bounds(65), bin_bounds(97)
+    ((64, 65), (65, 67), (129, 133))
     """
-    shift = max(0, number // _STEPS - 1)
-    base = number - _STEPS * shift
-    return base << shift, (base + 1) << shift
-
-
-def count_sequences(lengths: Int64Array, sequence_length: int, max_samples: int) -> int:
-    """Return how many sequences samples fill, by best-fit decreasing with long samples split.
-
-    Pure Python, because compiling the kernel of a build takes seconds.
-
-    Parameters
-    ----------
-    lengths
-        Shape (samples,), int64, tokens of each, > 0.
-    sequence_length
-        Tokens of a sequence, > 0.
-    max_samples
-        Maximum samples, or parts of samples, of a sequence, > 0.
-
-    Notes
-    -----
-    Law: equal to `zindex.kernels.packing.count_samples` with ``SPLIT`` and no extra token.
-    Cost: O(samples * log(samples)) comparisons.
-
-    Examples
-    --------
-    >>> count_sequences(np.array([3, 9, 5, 2, 3]), 8, 4)
-    3
-    """
-    num_full, rests = np.divmod(lengths, sequence_length)
-    num_sequences = int(num_full.sum())
-    # Free space of the open sequences, ascending, the last filled first, and their samples.
-    opened: list[tuple[int, int, int]] = []
-    for turn, length in enumerate(np.sort(rests[rests > 0])[::-1].tolist()):
-        at = bisect_left(opened, (length,))
-        if at < len(opened):
-            room, _, num_samples = opened.pop(at)
-        else:
-            room, num_samples = sequence_length, 0
-            num_sequences += 1
-        if room > length and num_samples + 1 < max_samples:
-            insort(opened, (room - length, -turn, num_samples + 1))
-    return num_sequences
+    if not number:
+        return 0, 1
+    shift = max(0, (number - 1) // _STEPS - 1)
+    base = number - 1 - _STEPS * shift
+    return (base << shift) + 1, ((base + 1) << shift) + 1

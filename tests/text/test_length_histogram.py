@@ -1,6 +1,7 @@
-"""Histograms of lengths, and packing, compared with the kernel of a build."""
+"""Histograms of lengths: their bins, sums and quantiles, and what limits cut off."""
 
 import json
+from collections import Counter
 from dataclasses import asdict
 
 import numpy as np
@@ -8,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zindex.kernels.packing import SPLIT, FitRules, count_samples
-from zindex.streaming.lengths.length_histogram import (
-    LengthHistogram,
-    bin_bounds,
-    count_sequences,
-    number_bins,
-)
+from zindex.text.length_histogram import LengthHistogram, bin_bounds, number_bins
 
 any_lengths = st.lists(
     st.one_of(st.integers(0, 70), st.integers(0, 5000), st.integers(0, (1 << 52) - 1)), max_size=40
@@ -27,9 +22,10 @@ def test_bins_tile_all_lengths() -> None:
         start, after = bin_bounds(number)
         assert start == stop
         assert number_bins(np.array([start, after - 1])).tolist() == [number, number]
-        assert after - start == 1 or (after - start) * 32 <= start
+        assert after - start == 1 or (after - start) * 32 < start
         stop = after
-    assert all(bin_bounds(int(number_bins(np.array([1 << k]))[0]))[0] == 1 << k for k in range(52))
+    powers = 1 << np.arange(52)
+    assert [bin_bounds(number)[1] for number in number_bins(powers).tolist()] == [*(powers + 1)]
 
 
 @given(any_lengths, any_lengths, any_lengths)
@@ -56,6 +52,27 @@ def test_quantiles_are_within_a_bin(lengths: list[int], share: float) -> None:
 def test_cutting_is_exact_at_powers_of_two(lengths: list[int], limit: int) -> None:
     histogram = LengthHistogram.of(lengths)
     assert histogram.kept_tokens(limit) == sum(min(length, limit) for length in lengths)
+    assert histogram.longer_samples(limit) == sum(length > limit for length in lengths)
+
+
+@given(any_lengths)
+def test_costs_of_limits(lengths: list[int]) -> None:
+    costs = list(LengthHistogram.of(lengths).limit_costs())
+    assert sum(item.count for item in costs) == len(lengths)
+    for item in costs:
+        longer = [length for length in lengths if length > item.most]
+        assert item.num_longer == len(longer)
+        assert item.num_lost == sum(longer) - item.most * len(longer)
+    if costs:
+        assert costs[0].count
+        assert costs[-1].count
+        assert costs[-1].num_longer == 0
+
+
+@given(any_lengths)
+def test_counts_of_equal_lengths(lengths: list[int]) -> None:
+    counts = Counter(lengths)
+    assert LengthHistogram.of([*counts], [*counts.values()]) == LengthHistogram.of(lengths)
 
 
 @given(any_lengths, st.integers(1, 10_000))
@@ -84,21 +101,8 @@ def test_nothing_has_no_lengths() -> None:
     assert empty.draw(3).tolist() == []
 
 
-@pytest.mark.parametrize(("length", "number"), [(0, 0), (63, 63), (64, 64), (128, 96), (255, 127)])
+@pytest.mark.parametrize(
+    ("length", "number"), [(0, 0), (1, 1), (64, 64), (65, 65), (128, 96), (129, 97), (256, 128)]
+)
 def test_numbers_of_bins(length: int, number: int) -> None:
     assert number_bins(np.array([length])).tolist() == [number]
-
-
-@given(st.lists(st.integers(1, 200), max_size=300), st.integers(1, 90), st.integers(1, 12))
-def test_as_many_sequences_as_a_build_packs(
-    lengths: list[int], sequence_length: int, max_samples: int
-) -> None:
-    documents = np.array(lengths, np.int64)
-    expected, _, _ = count_samples(documents, FitRules(sequence_length, 0, max_samples, SPLIT))
-    assert count_sequences(documents, sequence_length, max_samples) == expected
-
-
-def test_lengths_of_one_kind_are_packed_together() -> None:
-    lengths = np.repeat(np.arange(1, 400), 100)
-    expected, _, _ = count_samples(lengths, FitRules(512, 0, 7, SPLIT))
-    assert count_sequences(lengths, 512, 7) == expected
