@@ -13,6 +13,8 @@ from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.ingest.records.import_records import import_records
+from zindex.store import verify_values
+from zindex.store.layout import ChunkGrid
 from zindex.store.tokenizer_note import NOTE_KEY, TokenizerNote, write_note
 from zindex.store.verify import verify_store
 
@@ -56,6 +58,30 @@ def test_ids_are_checked_against_the_vocabulary(tmp_path: Path) -> None:
     write_note(store.root, TokenizerNote("another", 200), {})
     [found] = verify_store(store.root).invalid
     assert "must be from 0 to 199, got 258 in record 0 of" in found.problem
+
+
+def test_values_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunks that are verified are the ones whose values are checked."""
+    rows: list[dict[str, Any]] = [
+        {"__key__": str(i), "sequence": np.arange(i % 7, dtype=np.int32)} for i in range(999)
+    ]
+    settings: Any = {
+        "dtypes": {"sequence": "int32"},
+        "grid": ChunkGrid(chunk_length=256, shard_length=1024),
+        "num_processes": 1,
+    }
+    sound = import_records(ListFiles({"a.jsonl": [rows]}), tmp_path / "sound", **settings)
+    rows[700]["sequence"] = np.array([3, -1, -2], np.int32)
+    rows[900]["sequence"] = np.array([-3], np.int32)
+    wrong = import_records(ListFiles({"a.jsonl": [rows]}), tmp_path / "wrong", **settings)
+    [found] = verify_store(wrong.root).invalid
+    assert "got -1 in record 700 of" in found.problem
+
+    def refuse(*arguments: object, **settings: object) -> None:
+        raise AssertionError("a sound store was opened again")
+
+    monkeypatch.setattr(verify_values, "open_store", refuse)
+    assert verify_store(sound.root).is_sound
 
 
 def test_other_records_may_hold_any_numbers(tmp_path: Path) -> None:
