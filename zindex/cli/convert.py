@@ -308,7 +308,8 @@ def import_command(
 @options.choice(
     "--to",
     ["bin", "zarr"],
-    help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources]",
+    help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources, or a store "
+    "if TARGET ends with .zarr]",
 )
 @options.value(
     "--multimodal/--no-multimodal",

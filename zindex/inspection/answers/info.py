@@ -16,7 +16,7 @@ from zindex.ingest.length_source import is_store
 from zindex.inspection.answers.describe_files import FORMATS, find_format
 from zindex.inspection.answers.describe_stores import WHOLE, Found, describe_pair, describe_store
 from zindex.inspection.answers.screen import fact_lines, fit, fit_table
-from zindex.inspection.tables.formatting import format_nbytes
+from zindex.inspection.tables.formatting import count_noun, format_nbytes
 from zindex.inspection.tables.journal_table import report_edits
 from zindex.io import files
 from zindex.io.decompression import DamageError
@@ -171,9 +171,10 @@ def _list_entries(names: set[str]) -> list[str]:
 
 def _summarise(facts: Mapping[str, Any]) -> str:
     """Return the count of the largest unit that is known."""
-    for name in ("num_tokens", "num_samples", "num_records", "num_entries"):
-        if name in facts:
-            return f"{facts[name]:,} {name.removeprefix('num_')}"
+    for noun, nouns in (("token", ""), ("sample", ""), ("record", ""), ("entry", "entries")):
+        count = facts.get(f"num_{nouns or f'{noun}s'}")
+        if count is not None:
+            return count_noun(count, noun, nouns)
     return ""
 
 
