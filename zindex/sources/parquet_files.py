@@ -87,7 +87,7 @@ class ParquetFiles(PartFiles):
             if name not in names:
                 raise SourceError(
                     f"{url} must have a column {name!r}, it has {', '.join(names) or 'none'}; name "
-                    "the one with the text (--column)"
+                    "the one with the text as column (--column)"
                 )
 
     def part_nbytes(self, part: int) -> int | None:

@@ -160,7 +160,7 @@ def diff(
         if not a.num_edits:
             raise ConfigError(
                 "a run must have an edit to be compared with itself, it has none; give two runs, "
-                "or states of its loader (--state)"
+                "or loader states as states (--state)"
             )
         before = RunOrder(a.config, a.split, num_edits=a.num_edits - 1)
         names = (f"{name} before its last edit", f"{name} after it")

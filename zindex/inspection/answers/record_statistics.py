@@ -16,7 +16,7 @@ from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField, read_fields
-from zindex.streaming.lengths.length_histogram import LengthHistogram
+from zindex.text.length_histogram import LengthHistogram
 
 REWARDS = "rewards"
 # Records, and values, per read.
@@ -242,6 +242,7 @@ def _name_sources(records: Sequence[dict[str, Any]], by: str, store: Store) -> I
         if isinstance(value, np.ndarray | bytes):
             raise ConfigError(
                 f"records are counted by texts or JSON values, {by!r} of {store.root} holds "
-                f"{'bytes' if isinstance(value, bytes) else 'numbers'}; name another field (--by)"
+                f"{'bytes' if isinstance(value, bytes) else 'numbers'}; name another field with "
+                "by (--by)"
             )
         yield str(value)
