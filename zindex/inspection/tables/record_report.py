@@ -18,7 +18,12 @@ from zindex.inspection.tables.formatting import (
     format_share,
     table_lines,
 )
-from zindex.inspection.tables.length_picture import finish, group_bins, open_figure, save_figure
+from zindex.inspection.tables.length_picture import (
+    draw_histograms,
+    finish,
+    open_figure,
+    save_figure,
+)
 
 _SHOWN = {"shortest": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "99%": 0.99, "longest": 1.0}
 # Room for this many bars, so that a few are not wide.
@@ -118,12 +123,16 @@ def draw_records(found: RecordStatistics, path: str | os.PathLike[str]) -> None:
 
 def _draw_lengths(axis: Any, found: RecordStatistics) -> None:
     """Plot the distribution of each field's values over its lengths."""
+    from matplotlib import colormaps
+
     filled = [item for item in found.lengths if item.histogram.num_tokens]
-    for item in [item for item in filled if item.unit in ("tokens", "bytes")] or filled:
-        edges, shares = group_bins(item.histogram)
-        axis.stairs(shares, edges, fill=True, alpha=0.35, label=f"{item.name}, {item.unit}")
-    axis.set(xscale="log", xlabel="length", ylabel="share of the field's values")
-    axis.legend(frameon=False, fontsize=8)
+    shown = [item for item in filled if item.unit in ("tokens", "bytes")] or filled
+    colors = colormaps["tab10"].colors
+    named = [
+        (f"{item.name}, {item.unit}", item.histogram, colors[number % len(colors)])
+        for number, item in enumerate(shown)
+    ]
+    draw_histograms(axis, named, "length", "percent of the field's values")
     finish(axis, "Lengths")
 
 
