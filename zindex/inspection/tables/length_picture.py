@@ -179,10 +179,16 @@ def _draw_epochs(axis: Any, draws: Sequence[SourceDraws], colors: dict[str, Any]
     epochs = [drawn.num_epochs for drawn in shown]
     bars = axis.barh(names, epochs, color=[colors[name] for name in names])
     axis.bar_label(bars, [f" {number:,.2f}" for number in epochs], fontsize=8)
-    for number, style, name in ((1, ":", "1"), (MAX_EPOCHS, "--", f"{MAX_EPOCHS:g}, the advice")):
+    marks = (
+        (1, ":", "1 ", "right"),
+        (MAX_EPOCHS, "--", f" {MAX_EPOCHS:g}, the advised most", "left"),
+    )
+    for number, style, name, side in marks:
         axis.axvline(number, color="0.4", lw=1, ls=style)
-        axis.annotate(name, (number, 1), xycoords=axis.get_xaxis_transform(), fontsize=8,
-                      color="0.4", ha="center", va="bottom")  # fmt: skip
+        axis.annotate(
+            name, (number, 1), xycoords=axis.get_xaxis_transform(), fontsize=8, color="0.4",
+            ha=side, va="bottom",
+        )  # fmt: skip
     axis.set_xlim(0, 1.15 * max([*epochs, MAX_EPOCHS]))
     axis.invert_yaxis()
     axis.set_xlabel("epochs")
