@@ -111,8 +111,9 @@ class _EchoHandler(logging.Handler):
     """Writes log records to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
-        click.echo(self.format(record), err=True)
+        """Write one record, with options as they are typed."""
+        text, context = self.format(record), click.get_current_context(silent=True)
+        click.echo(text if context is None else name_options(text, context.command), err=True)
 
 
 @click.group(name="zindex", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
