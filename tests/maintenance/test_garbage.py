@@ -1,9 +1,11 @@
 """What no run needs of a folder: found by age and by the runs that use it, and removed."""
 
+import errno
 import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ import zindex
 from tests.cli.commands import fail, succeed
 from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
+from zindex.errors import StoreUnreadableError
 from zindex.maintenance.garbage import find_garbage
 from zindex.store.commit import begin_store
 
@@ -62,6 +65,23 @@ def test_only_what_is_old_and_unnamed_is_garbage(run_file: Path) -> None:
     assert sorted(path.name for path in index.iterdir()) == sorted([*needed, "alive"])
     assert succeed("gc", index, "--run", run_file) == "0 to remove with --remove, 0 B\n"
     assert "is not built" not in succeed("verify", run_file)
+
+
+def test_a_store_that_cannot_be_looked_at_is_no_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_arrays(tmp_path / "a", ARRAYS)
+    make_old(tmp_path)
+    look = os.stat
+
+    def fail_for_files(path: Any, *args: Any, **settings: Any) -> os.stat_result:
+        if str(path).endswith(".json"):
+            raise OSError(errno.EIO, "Input/output error")
+        return look(path, *args, **settings)
+
+    monkeypatch.setattr(os, "stat", fail_for_files)
+    with pytest.raises(StoreUnreadableError, match="Input/output error"):
+        find_garbage(tmp_path)
 
 
 def test_stores_of_an_edited_run_are_kept(run_file: Path) -> None:

@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -122,10 +123,14 @@ def exists(path: Place) -> bool:
 
 
 def file_nbytes(path: Place) -> int | None:
-    """Return the size of a file, or None if it does not exist."""
+    """Return the size of a file, or None if it does not exist or is none."""
     if isinstance(path, Path):
-        with reading(path):
-            return path.stat().st_size if path.is_file() else None
+        try:
+            with reading(path):
+                facts = path.stat()  # is_file takes every error for a missing file in Python 3.14
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else None
     found = object_client.head(path)
     return None if found is None else found.nbytes
 

@@ -102,8 +102,8 @@ def _find_below(path: Path, named: set[str] | None, before: float) -> Iterator[G
         reason = "temporary files of a killed writer"
     # A store that lost its zarr.json, or whose commit was interrupted, still has its manifest and
     # can be repaired.
-    elif _METADATA in names and not any((path / key).exists() for key in (ROOT_KEY, MANIFEST_KEY)):
-        is_begun = (path / PLAN_KEY).exists()
+    elif _METADATA in names and not any(files.exists(path / n) for n in (ROOT_KEY, MANIFEST_KEY)):
+        is_begun = files.exists(path / PLAN_KEY)
         reason = "an unfinished build" if is_begun else "shards without a plan"
     elif _METADATA in names and named is not None and os.path.realpath(path) not in named:
         reason = "a store that no given run names"
