@@ -81,10 +81,10 @@ def change_randomly(
     return set()
 
 
-# In 36, samples of two epochs hold the same tokens.
-@pytest.mark.parametrize("seed", [36, *numbers(2, 300)])
+# In the first, samples of two epochs hold the same tokens.
+@pytest.mark.parametrize("seed", numbers(2, 300))
 def test_chains_of_edits(seed: int, tmp_path: Path, write_corpus: WriteCorpus) -> None:
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(36 + seed)
     lengths = [rng.integers(1, 14, rng.integers(12, 40)).tolist() for _ in range(3)]
     paths = write_corpora(write_corpus, lengths)
     config = weighted_run(
