@@ -29,7 +29,7 @@ async def search_corpus(
     corpus
         The corpus to search, in one pass over its tokens.
     wanted
-        Shape (tokens,) each, at least one token.
+        Shape (tokens,) each, at least one token; no two are equal.
     executor
         Executor that runs the tasks.
     task_length
@@ -38,8 +38,7 @@ async def search_corpus(
     Returns
     -------
     matches
-        Shape (matches, 3), int64: the document, and the half-open range of tokens in it; distinct
-        and ascending.
+        Shape (matches, 3), int64: the document, and the half-open range of tokens in it; ascending.
     """
     spans = range(0, corpus.num_tokens, task_length)
     name = os.path.basename(corpus.prefix)[:28]
@@ -49,8 +48,7 @@ async def search_corpus(
         )
         for start in spans
     )
-    matches: Int64Array = np.unique(np.concatenate([np.empty((0, 3), np.int64), *found]), axis=0)
-    return matches
+    return np.concatenate([np.empty((0, 3), np.int64), *found])
 
 
 def search_span(
@@ -65,7 +63,9 @@ def search_span(
         own = find_sequence(tokens[: stop - start + len(sequence) - 1], sequence)
         places.append(own + start)
         lengths.append(np.full_like(own, len(sequence)))
-    return locate_matches(corpus, np.concatenate(places), np.concatenate(lengths))
+    columns = np.concatenate(lengths), np.concatenate(places)
+    order = np.lexsort(columns)
+    return locate_matches(corpus, columns[1][order], columns[0][order])
 
 
 def find_sequence(tokens: IntegerArray, wanted: IntegerArray) -> Int64Array:
