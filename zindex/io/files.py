@@ -21,6 +21,8 @@ from zindex.io.regular_files import open_file
 from zindex.io.system_errors import reading, writing
 
 _NUM_REQUESTS = 8
+# Errors of paths without a file.
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def write_once(
@@ -125,11 +127,13 @@ def exists(path: Place) -> bool:
 def file_nbytes(path: Place) -> int | None:
     """Return the size of a file, or None if it does not exist or is none."""
     if isinstance(path, Path):
-        try:
-            with reading(path):
-                facts = path.stat()  # is_file takes every error for a missing file in Python 3.14
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        with reading(path):
+            try:  # Python 3.14's is_file() takes any error for a missing file
+                facts = path.stat()
+            except OSError as error:
+                if error.errno not in _MISSING:
+                    raise
+                return None
         return facts.st_size if stat.S_ISREG(facts.st_mode) else None
     found = object_client.head(path)
     return None if found is None else found.nbytes

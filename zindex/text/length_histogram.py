@@ -184,7 +184,7 @@ def number_bins(lengths: Int64Array) -> Int64Array:
     below = np.maximum(lengths - 1, 0)
     num_bits = np.frexp(below.astype(np.float64))[1].astype(np.int64)
     shifts = np.maximum(num_bits - 6, 0)
-    numbers: Int64Array = _STEPS * shifts + (below >> shifts) + np.minimum(lengths, 1)
+    numbers: Int64Array = _STEPS * shifts + (below >> shifts) + (lengths > 0).astype(np.int64)
     return numbers
 
 

@@ -127,9 +127,9 @@ def _draw_lengths(axis: Any, found: RecordStatistics) -> None:
 
     filled = [item for item in found.lengths if item.histogram.num_tokens]
     shown = [item for item in filled if item.unit in ("tokens", "bytes")] or filled
-    colors = colormaps["tab10"].colors
+    colors = colormaps["tab10"]
     named = [
-        (f"{item.name}, {item.unit}", item.histogram, colors[number % len(colors)])
+        (f"{item.name}, {item.unit}", item.histogram, colors(number % 10))
         for number, item in enumerate(shown)
     ]
     draw_histograms(axis, named, "length", "percent of the field's values")
