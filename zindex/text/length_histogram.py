@@ -181,7 +181,7 @@ def number_bins(lengths: Int64Array) -> Int64Array:
     >>> number_bins(np.array([0, 63, 64, 65, 66, 67, 128, 1 << 20]))
     array([  0,  63,  64,  65,  65,  66,  96, 512])
     """
-    below = np.maximum(lengths - 1, 0)
+    below: Int64Array = np.maximum(lengths - 1, 0)
     num_bits = np.frexp(below.astype(np.float64))[1].astype(np.int64)
     shifts = np.maximum(num_bits - 6, 0)
     numbers: Int64Array = _STEPS * shifts + (below >> shifts) + (lengths > 0).astype(np.int64)
