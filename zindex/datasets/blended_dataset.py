@@ -15,6 +15,7 @@ import numpy as np
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.cache_paths import CachePath
 from zindex.datasets.megatron_dataset import Identified, MegatronDataset
 from zindex.datasets.sample_dataset import (
     IndexArray,
@@ -89,6 +90,9 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
     dataset_index = IndexArray()
     #: Shape (samples,), int32 or int64: the sample of that dataset at each position.
     dataset_sample_index = IndexArray()
+
+    path_to_dataset_index = CachePath()
+    path_to_dataset_sample_index = CachePath()
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ For rows of many conversations use `zindex.datasets.sft_dataset`.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,25 +26,56 @@ from zindex.samples.conversations.conversation_batches import (
 )
 from zindex.samples.conversations.json_records import JsonRecords
 from zindex.sources.parquet_files import load_parquet
-from zindex.text.conversations import LAYOUTS, Message
-from zindex.text.megatron_records import find_layout, read_as_megatron
+from zindex.text.conversations import ANSWERS, CONTEXTS, QUESTIONS, Message
+from zindex.text.megatron_records import (
+    MEGATRON_ROLES,
+    find_layout,
+    first_text,
+    read_as_megatron,
+    text_of,
+)
 from zindex.text.text_checks import check_unicode
 
 Converter = Callable[[Mapping[str, Any]], list[Message] | str]
 
+# Megatron's names of fields, of speakers, and of functions.
+_INSTRUCTION_FIELDS, _OUTPUT_FIELDS, _EXTRA_INPUT_FIELDS = QUESTIONS, ANSWERS, CONTEXTS
+_SHAREGPT_ROLE_MAP = MEGATRON_ROLES
+_first_present = first_text
+_ensure_str_content = text_of
+
+
+def _messages_passthrough(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the messages of a record of ``messages``."""
+    return read_as_megatron(sample, "openai-messages")
+
+
+def _sharegpt_to_messages(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the messages of a record of ``conversations``."""
+    return read_as_megatron(sample, "sharegpt")
+
+
+def _alpaca_to_messages(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the messages of a record of an instruction and an answer."""
+    return read_as_megatron(sample, "alpaca")
+
+
+def _raw_text_loader(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the text of a record of ``text``."""
+    return read_as_megatron(sample, "pretrain-text")
+
+
 _CONVERTERS: dict[str, Converter] = {
-    layout: partial(read_as_megatron, layout=layout) for layout in LAYOUTS
+    "openai-messages": _messages_passthrough,
+    "sharegpt": _sharegpt_to_messages,
+    "alpaca": _alpaca_to_messages,
+    "pretrain-text": _raw_text_loader,
 }
-# Megatron's names of these functions.
-_messages_passthrough = _CONVERTERS["openai-messages"]
-_sharegpt_to_messages = _CONVERTERS["sharegpt"]
-_alpaca_to_messages = _CONVERTERS["alpaca"]
-_raw_text_loader = _CONVERTERS["pretrain-text"]
 
 
-def _select_converter(columns: Iterable[str]) -> tuple[Converter, str]:
+def _select_converter(column_names: Iterable[str]) -> tuple[Converter, str]:
     """Return the converter of records with certain fields, and Megatron's name of their layout."""
-    layout = find_layout(columns)
+    layout = find_layout(column_names)
     return _CONVERTERS[layout], layout
 
 

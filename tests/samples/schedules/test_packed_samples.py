@@ -42,7 +42,7 @@ def test_wrong_batches() -> None:
     packed = make_sample(3, cu_seqlens=torch.tensor([0, 3]))
     with pytest.raises(SourceError, match="all must have padded_seq_len, sample 1 has tokens"):
         unpack_samples([cut, packed])
-    with pytest.raises(SourceError, match="must have cu_seqlens, or all .* sample 0 has"):
+    with pytest.raises(SourceError, match=r"must have cu_seqlens, or all .* sample 0 has"):
         unpack_samples([packed | cut])
     with pytest.raises(SourceError, match=r"one by one, tokens has the shape \(2, 3\)"):
         unpack_samples([packed | {"tokens": torch.zeros(2, 3)}])
@@ -81,5 +81,5 @@ def test_shares(num_ranks: int) -> None:
 
 
 def test_a_length_that_cannot_be_shared() -> None:
-    with pytest.raises(PlanError, match="padded to a multiple of 4 tokens, .* got 6; set context"):
+    with pytest.raises(PlanError, match=r"padded to a multiple of 4 tokens, .* got 6; set context"):
         find_share(torch.tensor([0, 4, 10]), 2, 0)

@@ -1,5 +1,7 @@
 """Packs of sub-samples, against a plain loop and by their laws."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -73,7 +75,7 @@ def test_packs(number: int) -> None:
     except PlanError:
         assert in_order is None
         return
-    assert sorted(sum(packs, [])) == list(range(len(lengths)))
+    assert sorted(chain.from_iterable(packs)) == list(range(len(lengths)))
     assert len(packs) % rules.multiple == 0
     assert all(0 < lengths[pack].sum() <= rules.limit for pack in packs)
     assert packs == plan_evenly(lengths, rules, linear)

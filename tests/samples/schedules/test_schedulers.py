@@ -170,7 +170,7 @@ def test_a_scheduler_of_ones_own(groups: Any, monkeypatch: pytest.MonkeyPatch) -
 
 def test_errors(groups: Any) -> None:
     samples = draw_samples(0, SETTINGS)
-    with pytest.raises(ConfigError, match="sequence_packing_scheduler must be .* got 'other'"):
+    with pytest.raises(ConfigError, match=r"sequence_packing_scheduler must be .* got 'other'"):
         wrap_data_iterator(iter([]), make_config(sequence_packing_scheduler="other"), 1, groups)
     del samples[0]["labels"]
     with pytest.raises(SourceError, match="sub-samples must have labels, got tokens, loss_mask"):
