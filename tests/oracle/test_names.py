@@ -99,7 +99,7 @@ def test_the_table_has_all_modules() -> None:
 
 
 def test_names_are_found_in_source() -> None:
-    source = '''
+    source = """
 import os
 LIMIT: int = 3
 class A(Base):
@@ -108,7 +108,7 @@ class A(Base):
     class Inner: pass
 def f(x, /, y): pass
 def __getattr__(name): pass
-'''
+"""
     members = {"field": None, "__init__": ["self", "a", "b"], "Inner": {}}
     assert read_names(source) == {"LIMIT": None, "A": members, "f": ["x", "y"]}
 

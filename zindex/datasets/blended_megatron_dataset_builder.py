@@ -118,7 +118,8 @@ class BlendedMegatronDatasetBuilder:
             step.agree(describe_splits(self.cls, requests, self.config))
             with _explain(self.cls, self.config), open_builds(self.config, step) as builds:
                 self._begin_known_blends(requests, builds)
-                if overrides(type(self), BlendedMegatronDatasetBuilder, _MEMBER_STEPS):
+                kind: Any = type(self)
+                if overrides(kind, BlendedMegatronDatasetBuilder, _MEMBER_STEPS):
                     with collect(builds):
                         members = self._make_members(requests)
                 else:

@@ -15,8 +15,8 @@ from zindex.datasets.blended_megatron_dataset_config import SFTRules
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
 from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.samples.batch import Item, resolve_positions
+from zindex.errors import ConfigError, SourceError
+from zindex.samples.batch import Item
 from zindex.samples.conversations.conversation_batches import (
     IGNORE_INDEX,
     Encoded,
@@ -25,7 +25,7 @@ from zindex.samples.conversations.conversation_batches import (
     naming_record,
 )
 from zindex.samples.conversations.json_records import JsonRecords
-from zindex.sources.parquet_files import load_parquet
+from zindex.samples.conversations.parquet_records import ParquetRecords
 from zindex.text.conversations import ANSWERS, CONTEXTS, QUESTIONS, Message
 from zindex.text.megatron_records import (
     MEGATRON_ROLES,
@@ -86,36 +86,6 @@ def _looks_like_hf_id(path: str | None) -> bool:
     return "/" in path
 
 
-class _ParquetRecords:
-    """The rows of a Parquet file by number, in memory; reread after unpickling."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        if not os.path.isfile(path):
-            raise StoreNotFoundError(f"{path} must be a file, there is none; check the path")
-        parquet = load_parquet()
-        try:
-            self._table = parquet.read_table(path)
-        except (ValueError, OSError) as error:
-            raise SourceError(
-                f"{path} must be a file of Parquet, but: {error}; write it again"
-            ) from error
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return rows as dicts."""
-        if not len(indices):
-            return []
-        numbers, _ = resolve_positions(indices, len(self), self.path)
-        # Arrow's take() would copy the whole table.
-        return [self._table.slice(number, 1).to_pylist()[0] for number in numbers.tolist()]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _ParquetRecords, (self.path,)
-
-
 class VarlenLowLevelDataset(SFTLowLevelDataset):
     """Conversations and texts of a file in any layout, as messages or plain text.
 
@@ -142,7 +112,7 @@ class VarlenLowLevelDataset(SFTLowLevelDataset):
                 f"{dataset_path} must be a file, there is none of this name; if it is a dataset of "
                 "a hub, download it and write it as JSONL or Parquet"
             )
-        open_records = _ParquetRecords if dataset_path.endswith(".parquet") else JsonRecords
+        open_records = ParquetRecords if dataset_path.endswith(".parquet") else JsonRecords
         self.records = open_records(dataset_path)
         if not len(self.records):
             raise SourceError(f"{dataset_path} must hold records, got none; name another file")

@@ -3,6 +3,8 @@
 All numbers are whole, so that every rank of a job, on any processor, computes the same packs.
 """
 
+from typing import Any
+
 import numpy as np
 
 from zindex.arrays import Int64Array
@@ -182,7 +184,7 @@ def even_out(
     num_visits = max(_VISITS_PER_SAMPLE * size, _MIN_VISITS)
     enough = total.sum() // num_ranks * (_BALANCED + 1) // _BALANCED
     while num_visits > 0:
-        busiest = np.argmax(total)
+        busiest: Any = np.argmax(total)
         if total[busiest] <= enough:
             return
         num_own = _list_samples(heads[busiest], following, own)

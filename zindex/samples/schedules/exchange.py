@@ -142,7 +142,13 @@ def exchange(
         parts = [samples[number][name].to(device, non_blocking=True) for number in outgoing]
         splits = [[sum(rows[n] for n in numbers) for numbers in side] for side in (received, sent)]
         values = none.new_empty((sum(splits[0]), *like.shape[1:]))
-        dist.all_to_all_single(values, torch.cat([none, *parts]), *splits, group=dp_cp_group)
+        dist.all_to_all_single(
+            output=values,
+            input=torch.cat([none, *parts]),
+            output_split_sizes=splits[0],
+            input_split_sizes=splits[1],
+            group=dp_cp_group,
+        )
         arrived = torch.split(values, [rows[number] for number in incoming])
         for number, value in zip(incoming, arrived, strict=True):
             found[number][name] = value

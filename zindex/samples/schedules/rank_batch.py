@@ -85,7 +85,10 @@ def get_batch_on_this_rank_for_sequence_packing(
         )
     sizes = [len(batch["cu_seqlens_padded"]), len(batch["padding_mask"])] if batch else [0, 0]
     num_bounds, num_tokens = broadcast_scalars(sizes, tp_group, device, torch.int32)
-    shapes = {"cu_seqlens_padded": (num_bounds,), "max_seqlen": (1,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "cu_seqlens_padded": (num_bounds,),
+        "max_seqlen": (1,),
+    }
     shapes |= dict.fromkeys([*needed, "padding_mask"], (1, num_tokens))
     source = dist.get_process_group_ranks(tp_group)[0]
     for name, shape in shapes.items():
@@ -100,9 +103,11 @@ def get_batch_on_this_rank_for_sequence_packing(
     except ImportError:
         kind = _PackedSeqParams
     # Transformer Engine is given the lengths with padding as the lengths, as by Megatron Core.
-    names = tuple(f"cu_seqlens_{side}" for side in ("q", "kv", "q_padded", "kv_padded"))
+    bounds_of = dict.fromkeys(
+        (f"cu_seqlens_{side}" for side in ("q", "kv", "q_padded", "kv_padded")), bounds
+    )
     longest_of = {"max_seqlen_q": longest, "max_seqlen_kv": longest}
-    params = kind(qkv_format="thd", **dict.fromkeys(names, bounds), **longest_of)
+    params = kind(qkv_format="thd", **bounds_of, **longest_of)
     kept = {name: batch[name] if name in needed else None for name in TOKEN_KEYS}
     return (
         *(kept[name] for name in ("tokens", "labels", "loss_mask")),

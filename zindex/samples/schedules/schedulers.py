@@ -134,18 +134,19 @@ class BasePackingScheduler:
             place = -1 if is_last and pp_group.rank() else 0
             data_iterator = data_iterator[place] if is_edge and data_iterator else None
         packed: list[Sample] | None = None
-        facts: tuple[Any, ...] = (None, None, None)
+        sums: Any = (None, None, None)
         if data_iterator is not None:
             packed, lengths = self._pack(
                 data_iterator, num_microbatches, dp_group, tp_group, dp_cp_group, dev
             )
             squares = sum(length**2 for length in lengths)
-            facts = len(packed), float(sum(lengths)), float(squares)
+            sums = len(packed), float(sum(lengths)), float(squares)
         if tp_group.rank() == 0:
-            packed, *facts = broadcast_to_pp_group(packed, *facts, pp_group, dev)
-        facts = broadcast_scalars(facts, tp_group, dev, torch.float64)
+            arguments = (packed, *sums, pp_group, dev)
+            packed, *sums = broadcast_to_pp_group(*arguments)
+        sums = broadcast_scalars(sums, tp_group, dev, torch.float64)
         iterator = create_data_iterator(packed, pp_group, tp_group, config)
-        return iterator, int(facts[0]), facts[1], facts[2]
+        return iterator, int(sums[0]), sums[1], sums[2]
 
     def _pack(
         self,
@@ -267,8 +268,9 @@ def wrap_data_iterator(
         If there is no such scheduler, or no such groups.
     """
     names = ("dp_cp", "dp", "tp", "pp")
-    dp_cp_group, *groups = find_groups(pg_collection, names, wrap_data_iterator.__name__)
-    dp_size = groups[0].size()
+    groups = find_groups(pg_collection, names, wrap_data_iterator.__name__)
+    dp_cp_group, dp_group, tp_group, pp_group = groups
+    dp_size = dp_group.size()
     kinds = {kind.value: scheduler for kind, scheduler in scheduler_map.items()}
     name = str(config.sequence_packing_scheduler).lower()
     check_choice("sequence_packing_scheduler", name, kinds)
@@ -279,5 +281,13 @@ def wrap_data_iterator(
         dp_size,
         config.microbatch_group_size_per_vp_stage if has_stages else None,
     )
-    device = find_device(dp_cp_group)
-    return scheduler.run(data_iterator, num_microbatches, *groups, dp_cp_group, device, config)
+    return scheduler.run(
+        data_iterator,
+        num_microbatches,
+        dp_group,
+        tp_group,
+        pp_group,
+        dp_cp_group,
+        find_device(dp_cp_group),
+        config,
+    )
