@@ -186,7 +186,8 @@ def _deal(load: Int64Array, num_ranks: int) -> tuple[Int64Array, Int64Array]:
 
 def _list_packs(pack_of: Int64Array, num_packs: int) -> Packs:
     """Return the sub-samples of each pack, in ascending order."""
-    samples = np.argsort(pack_of, kind="stable").tolist()
+    narrow = pack_of.astype(np.min_scalar_type(num_packs))  # numpy sorts these by radix
+    samples = np.argsort(narrow, kind="stable").tolist()
     stops = np.cumsum(np.bincount(pack_of, minlength=num_packs)).tolist()
     return [samples[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
