@@ -209,6 +209,7 @@ BENCHMARKS = (
         long="--megabytes 25 --runs 3",
         extra=True,
     ),
+    Benchmark("bench_schedules", short="--batches 3 --runs 1", long="--batches 400", extra=True),
     Benchmark(
         "bench_packing",
         short="--documents 2e4 --python 2000 --kinds lognormal --runs 1",

@@ -2,7 +2,8 @@
 
     python -m tests.megatron.megatron_suite CHECKOUT [pytest options]
 
-CHECKOUT is a checkout of NVIDIA/Megatron-LM, whose ``tests/unit_tests/data`` is run as it is. Its
+CHECKOUT is a checkout of NVIDIA/Megatron-LM, whose ``tests/unit_tests/data`` and
+``tests/unit_tests/test_sequence_packing.py`` are run as they are. Their
 ``import megatron.core.datasets...`` is answered by ``zindex.megatron.install()``, before anything
 of Megatron is imported; all that is not datasets stays Megatron's. Nothing is downloaded, and
 nothing in the checkout is changed. Options go to pytest: ``-k test_builder``, ``-x``.
@@ -35,9 +36,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("tests", "unit_tests", "data")
+#: Tests of datasets that are elsewhere, where a checkout has them.
+OTHERS = (FOLDER.parent / "test_sequence_packing.py",)
 
 _TOOLS = "tests a script of Megatron's tools/, which runs in a process of its own"
 _BATCHES = "tests how Megatron's training loop deals batches to ranks on CUDA"
+_CUDA_RANKS = "makes tensors on CUDA, on 8 ranks"
 _EXAMPLES = "tests examples/multimodal, which reads with Energon and not with these datasets"
 _CUT = "wants an EOFError of a file that was cut; here that is a VerificationError"
 _DRAWS = "holds for some draws: a middle of few tokens is cut off, and the draws are keyed here"
@@ -87,6 +91,8 @@ LEFT_OUT: Mapping[str, str] = {
     "test_pretrain_gpt_dataset_config.py": "tests Megatron's command line",
     "test_qwen3vl_dataset.py": _EXAMPLES,
     "test_sequence_packing_api.py": _PLANS,
+    "test_sequence_packing.py::test_get_batch_*": _CUDA_RANKS,
+    "test_sequence_packing.py::test_wrap_dataloader*": _CUDA_RANKS,
     "test_sequential_input_count.py": _TOOLS,
     "test_sft_dataset.py": "tests megatron.core.datasets.sft_dataset, which no release has",
     "test_single_sentence_split.py": _TOOLS,
@@ -99,7 +105,6 @@ NEEDS: Mapping[str, Sequence[str]] = {
     "test_bin_reader.py": ("nltk", "requests"),
     "test_fim_dataset.py": ("transformers", "/opt/data/tokenizers/huggingface"),
     "test_preprocess_data.py": ("nltk", "requests", "/opt/data/tokenizers/megatron"),
-    "test_varlen_dataset.py::test_unpack_batch_*": ("megatron.core.datasets.data_schedule_utils",),
 }
 
 #: Modules that some tests look for in ours, to patch what they hold; nothing of ours needs them.
@@ -283,7 +288,8 @@ def run_inside(checkout: Path, options: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         arguments = [f"--basetemp={folder}/base", "-p", "no:cacheprovider", "-W", "ignore"]
         arguments.append("--continue-on-collection-errors")
-        status = pytest.main([*arguments, str(FOLDER), *options], plugins=[suite])
+        paths = [str(path) for path in (FOLDER, *OTHERS) if path.exists()]
+        status = pytest.main([*arguments, *paths, *options], plugins=[suite])
     has_passed = any(counts["passed"] for counts in suite.counts.values())
     return int(status) or (0 if has_passed else 1)
 

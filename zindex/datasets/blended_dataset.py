@@ -15,6 +15,7 @@ import numpy as np
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.cache_paths import CachePath
 from zindex.datasets.megatron_dataset import Identified, MegatronDataset
 from zindex.datasets.sample_dataset import (
     IndexArray,
@@ -30,6 +31,7 @@ from zindex.indexing.store_computed import store_computed
 from zindex.plan.blend_plan import BlendPlan
 from zindex.samples.batch import (
     BatchRequest,
+    Sample,
     SampleBatch,
     batch_of_items,
     find_spans,
@@ -88,6 +90,9 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
     dataset_index = IndexArray()
     #: Shape (samples,), int32 or int64: the sample of that dataset at each position.
     dataset_sample_index = IndexArray()
+
+    path_to_dataset_index = CachePath()
+    path_to_dataset_sample_index = CachePath()
 
     def __init__(
         self,
@@ -195,17 +200,23 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         sample = None if idx is None else int(arrays.dataset_sample_index[position])
         item: dict[str, Any] = self.datasets[dataset_id][sample]
         # First, replacing the member's own.
-        return type(item)({"dataset_id": dataset_id} | item | {"dataset_id": dataset_id})
+        kind = Sample if isinstance(item, Sample) else type(item)  # not a deferred one
+        return kind({"dataset_id": dataset_id} | item | {"dataset_id": dataset_id})
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
         """Return the samples at positions, read together unless a dataset overrides items."""
-        dataset_ids, samples = read_draws(self._open_arrays(), positions)
-        make = self._find_maker(dataset_ids)
+        request = self._request(positions, is_padding)
+        make = self._find_maker(request.which)
         if make is None:
             return batch_of_items(self, as_given(positions, is_padding))
+        return make(request)
+
+    def _request(self, positions: Int64Array, is_padding: BoolArray) -> BatchRequest:
+        """Return the request for samples of the datasets."""
+        dataset_ids, samples = read_draws(self._open_arrays(), positions)
         samples = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
-        return make(BatchRequest(self.datasets, which, samples, is_padding, dataset_ids))
+        return BatchRequest(self.datasets, which, samples, is_padding, dataset_ids)
 
     def _find_maker(self, dataset_ids: AnyArray) -> Callable[..., SampleBatch] | None:
         """Return the function that reads items together; None if a dataset overrides it."""

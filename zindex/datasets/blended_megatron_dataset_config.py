@@ -25,6 +25,8 @@ _MOCK_SPLIT = "1,1,1"
 
 #: Versions of Megatron whose samples of conversations differ.
 SFTRules = Literal["0.16", "main", "dev"]
+#: Sources of the random numbers of fill-in-the-middle.
+FIMDraws = Literal["keyed", "sequential"]
 
 #: Choices of the settings that Megatron does not have.
 CHOICES = {
@@ -32,6 +34,7 @@ CHOICES = {
     "store": get_args(Stored),
     "shuffle": get_args(Shuffle),
     "sft_rules": get_args(SFTRules),
+    "fim_draws": get_args(FIMDraws),
 }
 #: Defaults of these settings in this process; set by ``zindex.megatron.install``.
 DEFAULTS = SimpleNamespace(
@@ -40,6 +43,7 @@ DEFAULTS = SimpleNamespace(
     shuffle="keyed",
     max_computed_rows=MAX_COMPUTED_ROWS,
     sft_rules=None,
+    fim_draws="keyed",
 )
 
 

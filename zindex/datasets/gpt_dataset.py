@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, Int64Array
+from zindex.datasets.cache_paths import CachePath
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import Indices
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset as MockGPTLowLevelDataset
@@ -92,6 +93,10 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     sample_index = IndexArray()
     #: Shape (samples,), uint32: the sample at each position.
     shuffle_index = IndexArray()
+
+    path_to_document_index = CachePath()
+    path_to_sample_index = CachePath()
+    path_to_shuffle_index = CachePath()
 
     #: Folder and name of Megatron Core's cache; empty if it has none, None if unknown.
     _cache: tuple[str, str] | tuple[()] | None = None

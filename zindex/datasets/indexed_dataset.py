@@ -20,6 +20,7 @@ from zindex.datasets.object_storage_utils import (
 )
 from zindex.datasets.sequences import SequenceDataset
 from zindex.errors import ConfigError, SourceError, VerificationError
+from zindex.formats.bin_idx import MAGIC as _INDEX_HEADER
 from zindex.formats.bin_idx import IdxFile, bin_path, idx_path
 from zindex.formats.bin_writer import PairWriter, convert_tokens
 from zindex.formats.megatron_readers import (
@@ -37,6 +38,7 @@ from zindex.store.tokens import FlatFile
 
 __all__ = [
     "OBJECT_STORAGE_BIN_READERS",
+    "_INDEX_HEADER",
     "DType",
     "IndexedDataset",
     "IndexedDatasetBuilder",

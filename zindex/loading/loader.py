@@ -76,6 +76,13 @@ class Loader:
         pin_memory: bool | None = None,
         collate: Callable[[Any], Any] | None = None,
     ) -> None:
+        if any(
+            getattr(one, "is_sequential", False) for one in getattr(dataset, "datasets", [dataset])
+        ):
+            raise ConfigError(
+                "samples of a loader must not depend on the reads before them, as with fim_draws="
+                "'sequential'; use torch's DataLoader with Megatron's samplers, or 'keyed'"
+            )
         self.dataset = dataset
         self.plan = plan
         self.num_workers = num_workers

@@ -1,6 +1,6 @@
 """The ranks of a run, each a process of its own: they share batches and say what they got.
 
-``python -m tests.datasets.schedule_process SETTINGS``, where SETTINGS is JSON: num_ranks,
+``python -m tests.samples.schedules.schedule_process SETTINGS``, where SETTINGS is JSON: num_ranks,
 context_size, max_length, whose wrapper it is, and the folder for what each rank says.
 """
 

@@ -1,6 +1,6 @@
 """Assign sub-samples to ranks so that their work is balanced.
 
-Used by `zindex.datasets.data_schedule` if Megatron Core is not installed; the results are equal.
+Used by `HybridCPDataLoaderWrapper` if Megatron Core is not installed; the results are equal.
 """
 
 from collections import deque

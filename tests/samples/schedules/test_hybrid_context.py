@@ -12,15 +12,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.datasets import schedule_process
 from tests.forked import run_python
 from tests.samples.conversations.speakers import make_config
-from zindex.datasets import data_schedule
+from tests.samples.schedules import schedule_process
 from zindex.datasets.data_schedule import HybridCPDataLoaderWrapper
 from zindex.datasets.utils import Split
 from zindex.datasets.varlen_dataset import VarlenDataset
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.balanced_context import BalancedCPScheduler
+from zindex.samples.schedules import exchange, hybrid_context
+from zindex.samples.schedules.balanced_context import BalancedCPScheduler
 
 CONFIG = SimpleNamespace(max_seqlen_per_dp_cp_rank=8)
 
@@ -43,7 +43,7 @@ def run(
         "left_out": left_out,
     }
     folder.mkdir()
-    run_python("-m", "tests.datasets.schedule_process", json.dumps(settings), check=True)
+    run_python("-m", "tests.samples.schedules.schedule_process", json.dumps(settings), check=True)
     return [json.loads((folder / str(rank)).read_text()) for rank in range(num_ranks)]
 
 
@@ -93,7 +93,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise ImportError(name)
         return modules[name]
 
-    monkeypatch.setattr(data_schedule, "importlib", SimpleNamespace(import_module=find))
+    for user in (exchange, hybrid_context):
+        monkeypatch.setattr(user, "importlib", SimpleNamespace(import_module=find))
     return modules
 
 
@@ -165,7 +166,7 @@ def test_errors(groups: Any) -> None:
         next(HybridCPDataLoaderWrapper(iter([nothing]), CONFIG, groups))
     groups.tp = None
     with pytest.raises(
-        ConfigError, match=r"needs the process groups dp_cp, dp and tp, got .* None; make all three"
+        ConfigError, match=r"needs the process groups dp_cp, dp and tp, got .* None; make all of"
     ):
         HybridCPDataLoaderWrapper(None, CONFIG, groups)
     with pytest.raises(ConfigError, match="needs process groups, megatron-core has none without"):

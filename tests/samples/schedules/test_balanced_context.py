@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from zindex.errors import ConfigError, PlanError
-from zindex.samples.balanced_context import BalancedCPScheduler
+from zindex.samples.schedules.balanced_context import BalancedCPScheduler
 
 
 def group_of(size: int) -> Any:
