@@ -14,8 +14,10 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError
+from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_at, read_chunks
 from zindex.io.file_list import SourceFile
+from zindex.io.frames import ReportBroken
 from zindex.io.request_threads import DaemonPool
 from zindex.sources.damage_log import DamageLog
 from zindex.sources.descriptors import Descriptors
@@ -234,6 +236,8 @@ class PartFiles(SampleFiles):
         self._offsets: SampleOffsets | None = None
         self._descriptors = Descriptors(files)
         self._ends: str | None = None
+        # By file: ranges of its content that broken frames have, and why they are broken.
+        self._broken: dict[str, dict[tuple[int, int], str]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Offsets are found again, from the cache if the files are large.
@@ -346,7 +350,7 @@ class PartFiles(SampleFiles):
                 ends = offsets.tables[number][first : last + 1, 0].tolist()
                 base = ends[0]
                 raw = np.empty(ends[-1] - base, np.uint8).data
-                self._descriptors.read_into(number, base, raw)
+                self._descriptors.read_into(number, base, raw, self._report_to(self.urls[number]))
                 cuts = enumerate(pairwise(ends), first)
                 found += [(number, row, raw[one - base : two - base]) for row, (one, two) in cuts]
         self._check_opened()
@@ -363,8 +367,30 @@ class PartFiles(SampleFiles):
 
     def _read_into(self, number: int, offset: int, view: memoryview) -> None:
         """Read bytes of an unchanged file."""
-        self._descriptors.read_into(number, offset, view)
+        self._descriptors.read_into(number, offset, view, self._report_to(self.urls[number]))
         self._check_opened()
+
+    def _report_to(self, url: str) -> ReportBroken:
+        """Return a function that notes broken frames of a file for `_is_broken`."""
+
+        def note(reason: str, start: int, stop: int) -> None:
+            if self.damage.on_damage == "error":
+                self.damage.report(url, DamageError(reason, start), "the samples there")
+            self._broken.setdefault(url, {})[start, stop] = reason
+
+        return note
+
+    def _is_broken(self, number: int, row: int) -> bool:
+        """Report a sample that has bytes of a broken frame; return whether it has."""
+        assert self._offsets is not None
+        url, (start, stop) = self.urls[number], self._offsets.tables[number][row : row + 2, 0]
+        for (first, last), reason in self._broken.get(url, {}).items():
+            if first < stop and start < last:
+                self.damage.report(
+                    url, DamageError(reason, max(first, int(start))), "the samples there"
+                )
+                return True
+        return False
 
     def _check_opened(self) -> None:
         """Raise if the content of an open file has changed."""
@@ -389,7 +415,7 @@ class PartFiles(SampleFiles):
         """Return bytes of a file, in any thread."""
         assert self._opened is not None
         file = self._opened.files[number]
-        content = read_at(file, start, stop)
+        content = read_at(file, start, stop, self._report_to(file.url))
         if file.is_local:
             self._check_unchanged(number, os.stat(file.path).st_mtime_ns)
         return content

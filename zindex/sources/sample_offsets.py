@@ -186,24 +186,39 @@ def find_offsets(
     """
 
     def find(file: SourceFile) -> FileScan:
-        if not file.is_local:
-            return _find_remote(file, scan, identity)
-        path = found = None
-        modified = 0
-        with suppress(OSError):  # then reading the file raises, too
-            modified = os.stat(file.path).st_mtime_ns
-        if (file.nbytes or 0) >= MIN_KEPT_NBYTES:
-            path = _name_table(file, identity(file))
-            found = None if path is None else _load(path, file)
-        if found is None:
-            found = scan(file)
-            if path is not None and found.is_whole:
-                _keep(path, found)
-        found.modified = modified
-        return found
+        return find_kept(file, scan, identity(file))
 
     is_remote = not all(file.is_local for file in files)
     return SampleOffsets(each_once(find, files, is_shared=is_remote), is_remote=is_remote)
+
+
+def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str) -> FileScan:
+    """Return what a function finds in a file, from the cache if the file is large or remote.
+
+    Parameters
+    ----------
+    file
+        A file of known size.
+    scan
+        Returns the table of a file, and its digest.
+    identity
+        What else determines the table, for its name in the cache.
+    """
+    if not file.is_local:
+        return _find_remote(file, scan, identity)
+    path = found = None
+    modified = 0
+    with suppress(OSError):  # then reading the file raises, too
+        modified = os.stat(file.path).st_mtime_ns
+    if (file.size or 0) >= MIN_KEPT_NBYTES:
+        path = _name_table(file, identity)
+        found = None if path is None else _load(path, file)
+    if found is None:
+        found = scan(file)
+        if path is not None and found.is_whole:
+            _keep(path, found)
+    found.modified = modified
+    return found
 
 
 def each_once(
@@ -235,17 +250,17 @@ def each_once(
 
 
 def _find_remote(
-    file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: Callable[[SourceFile], str]
+    file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str
 ) -> FileScan:
     """Return what is in an object, always kept: requests take longer than reading a table."""
-    path = _name_table(file, identity(file))
+    path = _name_table(file, identity)
     found = None if path is None else _load(path, file)
     if path is None or found is not None:
         return found or scan(file)
     with locked(path.with_suffix(".lock")):
         found = _load(path, file)
         if found is None:
-            logger.info("%s: finding the samples in %s bytes", file.url, f"{file.nbytes:,}")
+            logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
             found = scan(file)
             if found.is_whole:
                 _keep(path, found)
@@ -254,10 +269,12 @@ def _find_remote(
 
 def _name_table(file: SourceFile, identity: str) -> Path | None:
     """Return the place of a table in the cache; None without a cache that only its user writes."""
-    facts: tuple[object, ...] = (str(file.place), file.nbytes, file.version, identity, _VERSION)
+    facts: tuple[object, ...] = (str(file.place), file.size, file.version, identity, _VERSION)
     if file.is_local:
         status, path = os.stat(file.path), os.path.realpath(file.path)
         facts = (path, status.st_size, status.st_mtime_ns, identity, _VERSION)
+    if file.nbytes != file.size:
+        facts = (*facts, file.nbytes)
     name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.npy"
     folders = private_folders("samples")
     return folders[0] / name if folders else None

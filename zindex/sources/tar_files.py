@@ -235,8 +235,10 @@ class TarFiles(PartFiles):
     def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
         """Yield samples; see `SampleFiles.parse_samples`."""
         assert self._offsets is not None
-        tables = self._offsets.tables
+        tables, broken = self._offsets.tables, self._broken
         for number, row, content in raws:
+            if broken and self._is_broken(number, row):
+                continue
             start = int(tables[number][row, 0])
             buffer = ChunkBuffer(iter(()))
             buffer.buffer, buffer.base, buffer.stop = bytes(content), start, start + len(content)
@@ -253,7 +255,7 @@ class TarFiles(PartFiles):
         digest, is_whole = ContentDigest(), True
         lines = self._find_lines(file, digest) if self._fields or file.needs_sidecar else {}
         missing = (_NO_LINE, _NO_LINE)
-        with open_headers(file, digest) as buffer:
+        with open_headers(file, digest, self._report_to(file.url)) as buffer:
             try:
                 for start, name, _ in iterate_members(buffer, 0, with_content=False):
                     key = key_of(name)

@@ -6,12 +6,14 @@ Nothing is unpacked, and no name or link is followed: names only become keys of 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 
 from zindex.errors import SourceError
 from zindex.formats import tar_headers
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import open_local, read_local, remote_chunks
+from zindex.io.file_chunks import content_chunks, open_local, read_local
 from zindex.io.file_list import SourceFile
+from zindex.io.frames import ReportBroken
 from zindex.sources.sample_offsets import ContentDigest
 
 #: Maximum bytes of a member, each of which is read whole.
@@ -146,19 +148,29 @@ class ChunkBuffer(ArchiveBuffer):
 
 
 class ObjectBuffer(ChunkBuffer):
-    """Buffers an object that was looked up, forward only; long gaps between reads are not read.
+    """Buffers a remote file, or one of frames, forward only; long gaps are not read.
 
     Parameters
     ----------
     file
-        The object.
+        The file, looked up.
     digest
         Digests what is read.
+    report
+        Called for broken frames. Members that start in one, and all after it, cannot be read.
     """
 
-    def __init__(self, file: SourceFile, digest: ContentDigest | None = None) -> None:
+    def __init__(
+        self,
+        file: SourceFile,
+        digest: ContentDigest | None = None,
+        report: ReportBroken | None = None,
+    ) -> None:
         self.file, self.digest, self.nbytes = file, digest, file.nbytes or 0
-        self._source = remote_chunks(file, 0)
+        self._report = report
+        self._broken: list[tuple[int, int, str]] = []
+        self._at = 0
+        self._source = content_chunks(file, 0, self._note)
         super().__init__(self._read())
 
     def cover(self, start: int, nbytes: int) -> None:
@@ -167,16 +179,29 @@ class ObjectBuffer(ChunkBuffer):
             raise ended(start, nbytes, self.nbytes)
         if start - self.base - len(self.buffer) > _MAX_GAP_NBYTES:
             self._source.close()
-            self._source = remote_chunks(self.file, start)
-            self.base, self.buffer = start, b""
+            self._source = content_chunks(self.file, start, self._note)
+            self.base, self.buffer, self._at, self.chunks = start, b"", start, self._read()
         super().cover(start, nbytes)
+        for first, last, reason in self._broken:
+            if first < start + nbytes and start < last:
+                raise DamageError(reason, max(first, start))
+
+    def _note(self, reason: str, start: int, stop: int) -> None:
+        """Note a broken frame; a thread calls it before the chunk is there."""
+        if self._report is not None:
+            self._report(reason, start, stop)
+        self._broken.append((start, stop, reason))
 
     def _read(self) -> Iterator[bytes]:
-        """Yield chunks from wherever the next one starts."""
+        """Yield chunks, broken frames as chunks of their own."""
         while chunk := next(self._source, b""):
             if self.digest is not None:
                 self.digest.add(chunk)
-            yield chunk
+            edges = {edge - self._at for span in self._broken for edge in span[:2]}
+            cuts = sorted(edge for edge in edges if 0 < edge < len(chunk))
+            self._at += len(chunk)
+            for start, stop in pairwise([0, *cuts, len(chunk)]):
+                yield chunk[start:stop] if cuts else chunk
 
     def close(self) -> None:
         """End the requests that were made ahead."""
@@ -184,8 +209,10 @@ class ObjectBuffer(ChunkBuffer):
 
 
 @contextmanager
-def open_headers(file: SourceFile, digest: ContentDigest | None = None) -> Iterator[ArchiveBuffer]:
-    """Open a buffer for the headers of an archive that is not compressed.
+def open_headers(
+    file: SourceFile, digest: ContentDigest | None = None, report: ReportBroken | None = None
+) -> Iterator[ArchiveBuffer]:
+    """Open a buffer for the headers of an archive that can be read at any offset.
 
     Parameters
     ----------
@@ -193,12 +220,14 @@ def open_headers(file: SourceFile, digest: ContentDigest | None = None) -> Itera
         The archive.
     digest
         Digests what is read.
+    report
+        Called for broken frames.
     """
-    if file.is_local:
+    if file.is_local and file.frames is None:
         with open_local(file) as descriptor:
             yield FileBuffer(file, descriptor, HEADERS_NBYTES, digest)
     else:
-        with closing(ObjectBuffer(file, digest)) as buffer:
+        with closing(ObjectBuffer(file, digest, report)) as buffer:
             yield buffer
 
 
