@@ -67,8 +67,8 @@ class SourceFile:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it can be read from any offset: it has a known size and is not compressed."""
-        return self.compression is None and self.nbytes is not None
+        """Whether it can be read from any offset: it is on this node and not compressed."""
+        return self.is_local and self.compression is None
 
 
 def list_files(

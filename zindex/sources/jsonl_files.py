@@ -90,6 +90,10 @@ class JsonlFiles(PartFiles):
         self._breaks: dict[int, dict[int, int]] = {}
         self._is_exact = False
 
+    def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
+        super()._reset(urls, files)
+        self._breaks = {}
+
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the objects of a part, in the order of its file.
 

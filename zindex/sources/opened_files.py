@@ -60,7 +60,7 @@ def advance_nbytes(files: Sequence[SourceFile]) -> int:
 
     Local files that have frames are read in place.
     """
-    found = {file.place: file for file in files if not (file.is_local and file.is_cut)}
+    found = {file.place: file for file in files if not file.is_cut}
     return sum(
         file.nbytes or 0
         for file in found.values()
@@ -88,22 +88,22 @@ def open_files(
         Compressed files without frames, and small ones of object stores, are copied to this node;
         see `PlainCopies`, also for errors. Frames are kept when they are first read.
     """
-    wanted = {file.place: file for file in files if not (file.is_local and file.is_cut)}
+    wanted = {file.place: file for file in files if not file.is_cut}
     remote = [file for file in wanted.values() if not file.is_local]
     small: set[Place] = set()
     for compressed in (False, True):
-        of_kind = [file for file in remote if file.is_cut != compressed]
+        of_kind = [file for file in remote if (file.compression is not None) == compressed]
         if copy_all or sum(file.nbytes or 0 for file in of_kind) <= SMALL_NBYTES:
             small |= {file.place for file in of_kind}
 
     def find(file: SourceFile) -> SourceFile:
-        if file.place in small:
+        if file.compression is None or file.place in small:
             return file
-        return file if file.is_cut else find_frames(file) or file
+        return find_frames(file) or file
 
     opened = OpenedFiles(list(files), [[] for _ in files])
     found = each_once(find, list(wanted.values()), is_shared=True) if wanted else []
-    kept = [file for file in found if not file.is_cut or file.frames or file.place in small]
+    kept = [one for one in found if one.compression or one.frames or one.place in small]
     if not kept:
         return opened
     copied = [file for file in kept if file.frames is None]

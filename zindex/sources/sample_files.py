@@ -6,8 +6,9 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -18,9 +19,19 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_at, read_chunks
 from zindex.io.file_list import SourceFile
 from zindex.io.frames import ReportBroken
+from zindex.io.objects import Place
 from zindex.io.request_threads import DaemonPool
 from zindex.sources.damage_log import DamageLog
 from zindex.sources.descriptors import Descriptors
+from zindex.sources.file_listing import (
+    DIGEST_BITS,
+    ListedFile,
+    find_listed,
+    join_names,
+    parse_listing,
+    relative_names,
+    write_listing,
+)
 from zindex.sources.opened_files import (
     PREPARE_NBYTES,
     OpenedFiles,
@@ -46,6 +57,8 @@ logger = logging.getLogger(__name__)
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 #: Part size that makes any file a single part.
 WHOLE_FILE = 1 << 62
+# Folders in which files are looked for that may have been moved.
+_MAX_FOLDERS = 8
 
 
 class SampleFiles(ABC):
@@ -222,11 +235,9 @@ class PartFiles(SampleFiles):
             raise ConfigError(
                 f"prepare_nbytes must be a whole number of at least 0, got {prepare_nbytes!r}"
             )
-        if counts is None:
-            sizes = [(file.nbytes or 0) if file.is_cut else 0 for file in files]
-            counts = [max(1, -(-size // part_nbytes)) for size in sizes]
-        super().__init__([file.url for file in files], counts)
         self._files, self._step, self.damage = files, part_nbytes, damage
+        counts = self._count_parts(files) if counts is None else counts
+        super().__init__([file.url for file in files], counts)
         #: Further settings that determine the samples.
         self._settings: dict[str, Any] = {}
         self._prepare_nbytes = prepare_nbytes
@@ -236,26 +247,88 @@ class PartFiles(SampleFiles):
         self._offsets: SampleOffsets | None = None
         self._descriptors = Descriptors(files)
         self._ends: str | None = None
+        self._listing: str | None = None
+        # Of files that were searched, also by a copy with other files: by place, version and size.
+        self._scans: dict[tuple[Place, str, int | None], FileScan] = {}
         # By file: ranges of its content that broken frames have, and why they are broken.
         self._broken: dict[str, dict[tuple[int, int], str]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Offsets are found again, from the cache if the files are large.
         nothing = dict.fromkeys(("_offsets", "_opened"))
-        return {**self.__dict__, **nothing, "_descriptors": Descriptors(self._files)}
+        again = {"_descriptors": Descriptors(self._files), "_scans": {}}
+        return {**self.__dict__, **nothing, **again}
 
-    def first(self, num_files: int) -> Self:
-        """Return the first files only; damage is counted for both together."""
+    def listing(self) -> str:
+        """Return the list of the files with what they hold now; see `as_listed`."""
+        if self._listing is None:
+            names, files = relative_names(self._files), self._known or self._files
+            sizes = [file.nbytes for file in files]
+            self._listing = write_listing(map(ListedFile, names, sizes, self._digests()))
+        return self._listing
+
+    def _digests(self) -> list[int | None]:
+        """Return the last bits of the digest of each file; None if it is not known."""
+        found, mask = self.find_samples(), (1 << DIGEST_BITS) - 1
+        if found is not None:
+            return [scan.digest & mask for scan in found.scans]
+        return [int(read_ends(one), 16) & mask if one.is_local else None for one in self._files]
+
+    def as_listed(self, listing: str) -> Self:
+        """Return the files of an earlier `listing`, as they were; damage is counted for both.
+
+        Others may have been added, and content after that which a file had.
+
+        Raises
+        ------
+        SourceError
+            If files are missing, or have other content: the names of some, as the end of a
+            sentence.
+        """
+        self.find_samples()  # of which sizes of remote files are known
+        names = relative_names(self._files)
+        listed, fault = parse_listing(listing, names), None
+        for numbers in islice(find_listed(listed, names), _MAX_FOLDERS):
+            try:
+                return self._select(numbers, listed)
+            except SourceError as error:
+                fault = fault or error
+        assert fault is not None
+        raise fault
+
+    def _select(self, numbers: Sequence[int], listed: Sequence[ListedFile]) -> Self:
+        """Return some of the files, as they were listed."""
+        known, files = self._known or self._files, list[SourceFile]()
+        short = []
+        for number, one in zip(numbers, listed, strict=True):
+            file, nbytes = known[number], one.nbytes
+            if nbytes is not None and file.nbytes is not None:
+                short += [one.name] * (file.nbytes < nbytes)
+                if file.nbytes > nbytes:
+                    file = replace(file, nbytes=nbytes, full_nbytes=file.size)
+            files.append(file)
+        if short:
+            raise SourceError(f"{join_names(short)} shorter than before")
         made = copy.copy(self)
-        made.urls, made._starts = self.urls[:num_files], self._starts[: num_files + 1]
-        made._files, made._ends = self._files[:num_files], None
-        made._descriptors = Descriptors(made._files)
-        # How files are opened depends on all of them, unless they are read in place.
-        made._known = made._opened = made._offsets = None
-        if self._offsets is not None and all(file.is_local and file.is_cut for file in self._files):
-            made._known, made._opened = list(made._files), OpenedFiles(list(made._files))
-            made._offsets = SampleOffsets(self._offsets.scans[:num_files])
+        made._reset([self.urls[number] for number in numbers], files)
+        digests = zip(listed, made._digests(), strict=True)
+        changed = [one.name for one, now in digests if one.digest not in (None, now)]
+        if changed:
+            raise SourceError(f"{join_names(changed)} changed before its former end")
         return made
+
+    def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
+        """Let this copy have other files."""
+        self.urls, self._files = urls, files
+        self._starts = list(accumulate(self._count_parts(files), initial=0))
+        # How files are opened depends on all of them.
+        self._known = self._opened = self._offsets = self._ends = self._listing = None
+        self._descriptors = Descriptors(files)
+
+    def _count_parts(self, files: Sequence[SourceFile]) -> list[int]:
+        """Return the parts of each file."""
+        sizes = [(file.nbytes or 0) if file.is_cut else 0 for file in files]
+        return [max(1, -(-size // self._step)) for size in sizes]
 
     @property
     def num_skipped(self) -> int:
@@ -302,7 +375,7 @@ class PartFiles(SampleFiles):
             if self.damage.on_damage == "error":
                 self._report_copied(opened)
             self._opened, self._descriptors = opened, Descriptors(opened.files)
-            offsets = find_offsets(opened.files, self._scan, self._identify)
+            offsets = find_offsets(opened.files, self._scan, self._identify, self._scans)
             if self.damage.on_damage == "skip":
                 self._report_copied(opened, offsets)
             self._offsets = offsets
@@ -452,7 +525,7 @@ class PartFiles(SampleFiles):
         if found is not None:
             return fingerprint({"digests": [scan.digest for scan in found.scans]})
         if self._ends is None:
-            ends = [read_ends(file) for file in self._files if file.nbytes is not None]
+            ends = [read_ends(file) for file in self._files if file.is_local]
             self._ends = fingerprint({"ends": ends}) if ends else ""
         return self._ends
 
@@ -467,12 +540,7 @@ class PartFiles(SampleFiles):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the relative names of the files, their sizes, and the parts."""
-        places = [str(file.place) for file in self._files]
-        # Moved files are the same files. The common prefix of characters is trimmed to a folder.
-        folder = os.path.commonprefix(places).rpartition("/")[0]  # noqa: RUF071
-        files = [
-            [place[len(folder) :].lstrip("/"), file.nbytes]
-            for place, file in zip(places, self._files, strict=True)
-        ]
+        sizes = [file.nbytes if file.is_local else None for file in self._files]
+        files = [[*one] for one in zip(relative_names(self._files), sizes, strict=True)]
         facts = {"files": files, "part_nbytes": self._step, "kind": self.kind}
         return fingerprint(facts | self._settings)

@@ -24,6 +24,7 @@ from zindex.cache_folders import private_folders
 from zindex.errors import StoreError
 from zindex.io.file_list import SourceFile
 from zindex.io.local import write_once
+from zindex.io.objects import Place
 from zindex.io.plain_copies import locked
 from zindex.io.request_threads import map_in_threads
 
@@ -164,18 +165,21 @@ def find_offsets(
     files: Sequence[SourceFile],
     scan: Callable[[SourceFile], FileScan],
     identity: Callable[[SourceFile], str],
+    scans: dict[tuple[Place, str, int | None], FileScan],
 ) -> SampleOffsets:
     """Return the offsets of all samples, from the cache or by reading the files once.
 
     Parameters
     ----------
     files
-        Files of known sizes that are not compressed. A file that is listed twice is scanned once,
-        and one in an object store by one process of those that share a cache.
+        Files of known sizes that can be read at any offset. A file that is listed twice is scanned
+        once, and one in an object store by one process of those that share a cache.
     scan
         Returns the table of a file, and its digest.
     identity
         Returns what else determines the table of a file, for its name in the cache.
+    scans
+        What this process has found in files, by place, version and size; others are added.
 
     Raises
     ------
@@ -186,7 +190,10 @@ def find_offsets(
     """
 
     def find(file: SourceFile) -> FileScan:
-        return find_kept(file, scan, identity(file))
+        key = file.place, file.version, file.nbytes
+        if key not in scans:
+            scans[key] = find_kept(file, scan, identity(file))
+        return scans[key]
 
     is_remote = not all(file.is_local for file in files)
     return SampleOffsets(each_once(find, files, is_shared=is_remote), is_remote=is_remote)

@@ -141,6 +141,10 @@ class TarFiles(PartFiles):
         nothing = dict.fromkeys(("_sidecars", "_copied_sidecars"))
         return {**super().__getstate__(), **nothing, "_sidecar_copies": {}}
 
+    def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
+        super()._reset(urls, files)
+        self._begins, self._metadata, self._sidecars = {}, None, None
+
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of a part, in the order of its archive.
 

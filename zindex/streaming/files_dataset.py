@@ -168,14 +168,14 @@ class FilesDataset(IterableDataset[Sample]):
         raws = self._read_raw(unit, upcoming or iter(()))
         return self.process(chain.from_iterable(map(self.files.parse_samples, raws)))
 
-    def first(self, num_files: int) -> "FilesDataset":
-        """Return a dataset of the first files only; not of stored records."""
+    def as_listed(self, listing: str) -> "FilesDataset":
+        """Return a dataset of earlier files; see `PartFiles.as_listed`. Not of stored records."""
         assert isinstance(self.files, PartFiles)
         made = copy.copy(self)
         for name in ("units", "num_together"):
             made.__dict__.pop(name, None)
         made._requests, made._group = UnitRequests(), OpenedGroup()
-        made.files = self.files.first(num_files)
+        made.files = self.files.as_listed(listing)
         made.urls = list(made.files.urls)
         return made
 
