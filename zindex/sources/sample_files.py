@@ -267,6 +267,12 @@ class PartFiles(SampleFiles):
             self._listing = write_listing(map(ListedFile, names, sizes, self._digests()))
         return self._listing
 
+    def names_and_sizes(self) -> str:
+        """Return the list of the files without what they hold, which is not read for that."""
+        names = relative_names(self._files)
+        sizes = (file.nbytes for file in self._files)
+        return write_listing(ListedFile(*one, None) for one in zip(names, sizes, strict=True))
+
     def _digests(self) -> list[int | None]:
         """Return the last bits of the digest of each file; None if it is not known."""
         found, mask = self.find_samples(), (1 << DIGEST_BITS) - 1
@@ -285,9 +291,10 @@ class PartFiles(SampleFiles):
             If files are missing, or have other content: the names of some, as the end of a
             sentence.
         """
-        self.find_samples()  # of which sizes of remote files are known
         names = relative_names(self._files)
         listed, fault = parse_listing(listing, names), None
+        if any(one.digest is not None for one in listed):
+            self.find_samples()  # of which sizes of remote files are known
         for numbers in islice(find_listed(listed, names), _MAX_FOLDERS):
             try:
                 return self._select(numbers, listed)
@@ -311,8 +318,10 @@ class PartFiles(SampleFiles):
             raise SourceError(f"{join_names(short)} shorter than before")
         made = copy.copy(self)
         made._reset([self.urls[number] for number in numbers], files)
-        digests = zip(listed, made._digests(), strict=True)
-        changed = [one.name for one, now in digests if one.digest not in (None, now)]
+        wanted = [one.digest for one in listed]
+        found = made._digests() if any(one is not None for one in wanted) else wanted
+        pairs = zip(listed, found, strict=True)
+        changed = [one.name for one, now in pairs if one.digest not in (None, now)]
         if changed:
             raise SourceError(f"{join_names(changed)} changed before its former end")
         return made

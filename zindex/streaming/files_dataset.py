@@ -179,6 +179,10 @@ class FilesDataset(IterableDataset[Sample]):
         made.urls = list(made.files.urls)
         return made
 
+    def keep_listed(self, listing: str) -> None:
+        """Have the files of a list only."""
+        self.__dict__ = self.as_listed(listing).__dict__
+
     @property
     def packs(self) -> bool:
         """Whether the process function packs samples, and is called once for all parts."""
