@@ -52,6 +52,7 @@ from zindex.sources.tar_members import (
     check_rest,
     iterate_members,
     open_headers,
+    plain_fields,
 )
 
 # In tables of samples: there is no line of metadata, or several of one key.
@@ -243,9 +244,14 @@ class TarFiles(PartFiles):
         for number, row, content in raws:
             if broken and self._is_broken(number, row):
                 continue
+            content = bytes(content)
+            plain = None if self._fields else plain_fields(content)
+            if plain is not None:
+                yield {"__key__": plain[0], "__url__": self.urls[number], **plain[1]}
+                continue
             start = int(tables[number][row, 0])
             buffer = ChunkBuffer(iter(()))
-            buffer.buffer, buffer.base, buffer.stop = bytes(content), start, start + len(content)
+            buffer.buffer, buffer.base, buffer.stop = content, start, start + len(content)
             metadata = self._read_line(number, row) if self._fields else {}
             try:
                 yield from self._parse(number, buffer, start, math.inf, metadata)

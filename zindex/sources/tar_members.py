@@ -3,6 +3,7 @@
 Nothing is unpacked, and no name or link is followed: names only become keys of samples.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -26,6 +27,8 @@ STEP_NBYTES, HEADERS_NBYTES = 1 << 18, 1 << 15
 _MAX_AHEAD_NBYTES = 8 << 20
 # Longest gap between headers in an object store that is read: a request takes no less time.
 _MAX_GAP_NBYTES = 16 << 20
+# A name whose key and field need no check; upper case is changed elsewhere.
+_PLAIN = re.compile(rb"((?:[a-zA-Z0-9-][\w-]*/)*[\w-]+)\.([a-z0-9][a-z0-9._]*)", re.ASCII)
 
 
 #: Offset of a member, including its extended headers; its name; its content, or the reason for its
@@ -315,6 +318,44 @@ def iterate_members(
             extension = extension or tar_headers.Extension()
             _take_extension(archive, position, nbytes, kind, extension)
             position += nbytes + 511 & -512
+
+
+def plain_fields(content: bytes) -> tuple[str, dict[str, bytes]] | None:
+    """Return the key of a sample and its fields, if all is as most programs write it, else None.
+
+    That are regular members with simple names, each field once.
+
+    Parameters
+    ----------
+    content
+        The members of the sample, from the first header on.
+    """
+    at, nbytes = 0, len(content)
+    key, fields = b"", dict[str, bytes]()
+    try:
+        while at < nbytes and (header := tar_headers.read_header(content, at)) is not None:
+            name, size, kind = header
+            found = _PLAIN.fullmatch(name)
+            start, stop = at + tar_headers.BLOCK_NBYTES, at + tar_headers.BLOCK_NBYTES + size
+            if (
+                found is None
+                or kind not in tar_headers.REGULAR
+                or stop > nbytes
+                or size > MAX_MEMBER_NBYTES
+            ):
+                return None
+            if found[1] != key:
+                if key:
+                    return None
+                key = found[1]
+            field = found[2].decode()
+            if field in fields:
+                return None
+            fields[field] = content[start:stop]
+            at = start + (size + 511 & -512)
+    except SourceError:
+        return None
+    return key.decode(), fields
 
 
 def _refuse(name: str, nbytes: int) -> str | None:
