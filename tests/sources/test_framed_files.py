@@ -28,7 +28,7 @@ from zindex.io.objects import ObjectPath
 from zindex.io.request_threads import DaemonPool
 from zindex.sources import framed_files, opened_files, sample_offsets, tar_members
 from zindex.sources.jsonl_files import JsonlFiles
-from zindex.sources.sample_files import PartFiles
+from zindex.sources.part_files import PartFiles
 from zindex.sources.tar_files import TarFiles
 
 pytest.importorskip("zstandard")

@@ -30,7 +30,8 @@ from zindex.io.file_chunks import (
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.opened_files import PREPARE_NBYTES
-from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import Paths
 from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

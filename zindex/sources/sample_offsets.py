@@ -4,7 +4,6 @@ Tables of large files are kept in the user's cache folder, by path, size and tim
 """
 
 import hashlib
-import io
 import logging
 import os
 from bisect import bisect_right
@@ -41,7 +40,8 @@ _NUM_THREADS = 8
 _LOG_SECONDS = 10.0
 
 # Of the kept tables.
-_VERSION = 2
+_VERSION = 3
+_MAX_WIDTH = 8
 _BLOCK_NBYTES = 1 << 20
 
 #: Table of a file: shape (samples + 1, columns), int64. The first column has the offset of each
@@ -282,7 +282,7 @@ def _name_table(file: SourceFile, identity: str) -> Path | None:
         facts = (path, status.st_size, status.st_mtime_ns, identity, _VERSION)
     if file.nbytes != file.size:
         facts = (*facts, file.nbytes)
-    name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.npy"
+    name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.table"
     folders = private_folders("samples")
     return folders[0] / name if folders else None
 
@@ -290,24 +290,25 @@ def _name_table(file: SourceFile, identity: str) -> Path | None:
 def _load(path: Path, file: SourceFile) -> FileScan | None:
     """Return a kept table, mapped, and its digest; None if there is none that fits the file."""
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        # Not numpy's format: parsing its header fails at times in threads of Python 3.11.
+        words = np.memmap(path, np.int64, "r").view(np.ndarray)
     except (OSError, ValueError):
         return None
-    if table.dtype != np.int64 or table.ndim != 2 or len(table) < 2:
+    width = int(words[0])
+    if not 1 <= width <= _MAX_WIDTH or len(words) < 2 + width or (len(words) - 2) % width:
         return None
     # A plain view: each slice of a memmap costs a microsecond more.
-    table, digest = table[:-1].view(np.ndarray), int(table[-1, 0])
+    table, digest = words[2:].reshape(-1, width), int(words[1])
     offsets = table[:, 0]
     fits = offsets[0] >= 0 and offsets[-1] <= (file.nbytes or 0) and (np.diff(offsets) >= 0).all()
     return FileScan(table, digest) if fits else None
 
 
 def _keep(path: Path, scan: FileScan) -> None:
-    """Keep a table and, as its last row, the digest; without room, files are scanned again."""
-    buffer = io.BytesIO()
-    last = np.full((1, scan.table.shape[1]), scan.digest)
-    np.save(buffer, np.concatenate([scan.table, last]), allow_pickle=False)
+    """Keep the number of columns, the digest and a table; without room, files are scanned again."""
+    head = np.array([scan.table.shape[1], scan.digest])
+    content = np.concatenate([head, scan.table.ravel()]).astype(np.int64)
     try:
-        write_once(path, [buffer.getbuffer()], replace=True)
+        write_once(path, [memoryview(content).cast("B")], replace=True)
     except (OSError, StoreError) as error:
         logger.info("offsets of samples are not kept in %s: %s", path, error)

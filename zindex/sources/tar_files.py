@@ -30,7 +30,8 @@ from zindex.sources.opened_files import (
     look_up_all,
     open_files,
 )
-from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import Paths
 from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample, SampleOffsets
 from zindex.sources.sidecars import (
     Metadata,

@@ -7,7 +7,7 @@ import torch
 from zindex.datasets.utils import is_distributed
 from zindex.errors import SourceError
 from zindex.loading.data_parallel import gather_objects
-from zindex.sources.sample_files import PartFiles
+from zindex.sources.part_files import PartFiles
 
 
 def agree_on_files(datasets: list[Any], num_ranks: int) -> None:
@@ -41,7 +41,7 @@ def agree_on_files(datasets: list[Any], num_ranks: int) -> None:
     fault = ""
     for name in lists.keys() & found.keys():
         try:
-            found[name].keep_listed(lists[name])
+            found[name].__dict__ = found[name].as_listed(lists[name]).__dict__
         except SourceError as error:
             fault = f"of {name!r}, {error}"
     wrong = [(rank, text) for rank, text in enumerate(gather_objects(fault)) if text]

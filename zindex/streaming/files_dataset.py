@@ -23,7 +23,8 @@ from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
-from zindex.sources.sample_files import PartFiles, Paths, SampleFiles
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import Paths, SampleFiles
 from zindex.sources.sample_requests import SampleRequests
 from zindex.sources.tar_files import TarFiles
 from zindex.sources.unit_requests import OpenedGroup, Unit, UnitRequests
@@ -178,10 +179,6 @@ class FilesDataset(IterableDataset[Sample]):
         made.files = self.files.as_listed(listing)
         made.urls = list(made.files.urls)
         return made
-
-    def keep_listed(self, listing: str) -> None:
-        """Have the files of a list only."""
-        self.__dict__ = self.as_listed(listing).__dict__
 
     @property
     def packs(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
-from zindex.sources.sample_files import PartFiles
+from zindex.sources.part_files import PartFiles
 from zindex.streaming.protocols import UrlDataset
 from zindex.streaming.worker_slots import StreamOrigin
 
