@@ -37,6 +37,7 @@ class FrameCache:
         """Return the range of frames that has all missing ones of a range; an empty one if none."""
         with reading(self._path):
             marks = os.pread(self._descriptors[1], last - first, first)
+        marks = marks.ljust(last - first, b"\0")
         start = marks.find(0)
         return (last, last) if start < 0 else (first + start, first + marks.rfind(0) + 1)
 

@@ -113,6 +113,8 @@ class PlainCopies:
         record = self._record(file)
         path = record.with_suffix(".content")
         if file.frames is not None:
+            if not boot_id():  # whether frames are whole would not be known
+                return file, []
             with contextlib.suppress(OSError):  # without a cache, frames are decompressed again
                 num_frames = len(file.frames.table) - 1
                 file.frames.cache = FrameCache(record, num_frames, file.frames.nbytes)
