@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from zindex.arrays import Int64Array
+from zindex.errors import StoreError
 from zindex.io.file_chunks import SCAN_NBYTES, local_chunks, look_up, read_stored, remote_chunks
 from zindex.io.file_list import SourceFile
 from zindex.io.frames import CONTENT, MAX_FRAME_NBYTES, NO_CHECKSUM, Frames
@@ -118,7 +119,7 @@ def _read_index(file: SourceFile) -> Int64Array | None:
     place = file.place.parent / f"{file.place.name}.gzi"
     try:
         index = look_up(SourceFile(f"{file.url}.gzi", place, None))
-    except FileNotFoundError:
+    except (FileNotFoundError, StoreError):  # some stores deny what does not exist
         return None
     size, nbytes = index.nbytes or 0, file.nbytes or 0
     if size % _ENTRY_NBYTES != 8 or size > nbytes + _ENTRY_NBYTES:

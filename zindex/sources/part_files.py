@@ -110,7 +110,7 @@ class PartFiles(SampleFiles):
         self._opened: OpenedFiles | None = None
         self._offsets: SampleOffsets | None = None
         self._descriptors = Descriptors(files)
-        self._ends: str | None = None
+        self._ends: dict[Place, str] | None = None
         self._listing: str | None = None
         # Of files that were searched, also by a copy with other files: by place, version and size.
         self._scans: dict[tuple[Place, str, int | None], FileScan] = {}
@@ -142,7 +142,14 @@ class PartFiles(SampleFiles):
         found, mask = self.find_samples(), (1 << DIGEST_BITS) - 1
         if found is not None:
             return [scan.digest & mask for scan in found.scans]
-        return [int(read_ends(one), 16) & mask if one.is_local else None for one in self._files]
+        ends = self._read_ends()
+        return [int(ends[one.place], 16) & mask if one.is_local else None for one in self._files]
+
+    def _read_ends(self) -> dict[Place, str]:
+        """Return a digest of both ends of each local file, read once."""
+        if self._ends is None:
+            self._ends = {one.place: read_ends(one) for one in self._files if one.is_local}
+        return self._ends
 
     def as_listed(self, listing: str) -> Self:
         """Return the files of an earlier `listing`, as they were; damage is counted for both.
@@ -397,10 +404,9 @@ class PartFiles(SampleFiles):
         found = self.find_samples()
         if found is not None:
             return fingerprint({"digests": [scan.digest for scan in found.scans]})
-        if self._ends is None:
-            ends = [read_ends(file) for file in self._files if file.is_local]
-            self._ends = fingerprint({"ends": ends}) if ends else ""
-        return self._ends
+        ends = self._read_ends()
+        found = [ends[file.place] for file in self._files if file.is_local]
+        return fingerprint({"ends": found}) if found else ""
 
     def _identify(self, file: SourceFile) -> str:
         """Return what else determines the table of a file."""
