@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,15 @@ def test_objects_are_read_by_ranges(
     [sample] = again.parse_samples(again.request_samples([(500, 501)], None, DaemonPool(1)))
     assert sample["i"] == 500
     assert len(read) == 1
+    # Concurrent requests for samples of a frame read it once.
+    assert again._opened is not None
+    frames, before = again._opened.files[0].frames, len(read)
+    assert frames is not None
+    with ThreadPoolExecutor(8) as threads:
+        spans = [(number % 5, 900 + number) for number in range(40)]
+        found = threads.map(lambda span: again._read_span(0, *span), spans)
+        assert [*found] == [TEXT[start:stop] for start, stop in spans]
+    assert len(read) - before <= 2
 
 
 def test_an_index_that_does_not_fit_is_not_used(tmp_path: Path, objects: ObjectPath) -> None:

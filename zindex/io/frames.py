@@ -3,6 +3,7 @@
 These are files of bgzip, whose frames are gzip members of at most 64 KiB, and of seekable zstd.
 """
 
+import os
 import threading
 import zlib
 from collections.abc import Callable
@@ -22,6 +23,7 @@ MAX_FRAME_NBYTES = 8 << 20
 STORED, CONTENT, CHECKSUM = range(3)
 NO_CHECKSUM = -1
 _UNKNOWN_SIZE = (1 << 64) - 1
+_NUM_LOCKS = 64
 
 #: Returns bytes ``[start, stop)`` of a file as it is stored.
 ReadStored = Callable[[int, int], bytes]
@@ -47,6 +49,7 @@ class Frames:
         self._starts = np.ascontiguousarray(table[:, CONTENT])
         #: Keeps what is decompressed.
         self.cache: FrameCache | None = None
+        self._process, self._locks = 0, list[threading.Lock]()
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +88,32 @@ class Frames:
         stop = start + len(view)
         first = int(self._starts.searchsorted(start, side="right")) - 1
         last = int(self._starts.searchsorted(stop))
-        cache = self.cache
+        if self.cache is None:
+            self._read(first, last, start, view, read_stored, report)
+        elif (missing := self.cache.find_missing(first, last))[0] == missing[1]:
+            self.cache.read_into(start, view)
+        else:  # concurrent requests for samples of a frame read it once
+            with self._lock_of(missing[0]):
+                self._read(first, last, start, view, read_stored, report)
+
+    def _lock_of(self, frame: int) -> threading.Lock:
+        """Return the lock of a frame and some others; a fork has its own."""
+        if self._process != os.getpid():
+            self._locks = [threading.Lock() for _ in range(_NUM_LOCKS)]
+            self._process = os.getpid()  # last, for other threads
+        return self._locks[frame % _NUM_LOCKS]
+
+    def _read(
+        self,
+        first: int,
+        last: int,
+        start: int,
+        view: memoryview,
+        read_stored: ReadStored,
+        report: ReportBroken | None,
+    ) -> None:
+        """Read content that some frames have; see `read_into`."""
+        stop, cache = start + len(view), self.cache
         missing = (first, last) if cache is None else cache.find_missing(first, last)
         rows = self.table[missing[0] : missing[1] + 1].tolist()
         if cache is not None:
