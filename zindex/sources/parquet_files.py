@@ -12,7 +12,8 @@ from zindex.io.file_list import SourceFile, list_files
 from zindex.io.objects import ObjectPath
 from zindex.lazy import need
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import WHOLE_FILE, Paths
 
 # Rows that are converted to objects at a time.
 _NUM_ROWS = 1024

@@ -11,8 +11,8 @@ import zindex
 from tests.conftest import WriteCorpus
 from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
+from zindex.loading.run_split import open_run_split
 from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
-from zindex.streaming.run_split import open_run_split
 
 
 def write_run(folder: Path, members: list[str], **more: Any) -> Path:

@@ -11,7 +11,7 @@ from zindex.errors import ConfigError
 from zindex.io.file_list import SourceFile
 from zindex.io.objects import ObjectPath
 from zindex.sources.damage_log import DamageLog
-from zindex.sources.sample_files import PartFiles
+from zindex.sources.part_files import PartFiles
 
 FILES = [
     SourceFile("a", Path("/x/y/a"), 25),
