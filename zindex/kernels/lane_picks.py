@@ -1,154 +1,301 @@
-"""Pick the sources of several lanes at once, so that each lane and all together keep the shares."""
+"""Pick the sources of one lane of several, so that each lane and all together keep the shares."""
 
 import numpy as np
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Float64Array, Int64Array
 from zindex.kernels._jit import jit
 
-#: Shares and lags are in 2**-55 of a sample, so that the lags of 64 lanes can be summed.
+#: Shares and lags are in 2**-55 of a sample.
 LAG_BITS = 55
-#: Costs are tabulated in steps of a 64th of a sample, up to 3 samples.
-COST_BITS = 6
-COST_REACH = 3 << COST_BITS
 _ONE = 1 << LAG_BITS
-_SHIFT = LAG_BITS - COST_BITS
-_LAST = 2 * COST_REACH - 1
-_FORBIDDEN = -(1 << 60)
-_MAX_SWEEPS = 4
-# Steps for which deadlines are checked at every step, and at the steps that need it.
-_NEAR, _FAR = 8, 64
+_NEVER = (1 << 63) - 1
+# Bits of a source and of a lag in a key, and the most steps to a deadline that it has.
+_SOURCE_BITS, _KEY_BITS = 20, 24
+_LAG_SHIFT = LAG_BITS - _KEY_BITS
+_MAX_LATER = (1 << 19) - 1
 
 
 @jit
-def pick_alone(shares: Int64Array, lags: Int64Array, picks: Int64Array) -> None:
-    """Pick the sources of a single lane for some steps: the earliest deadline of those it lacks.
-
-    Among equal deadlines, the source that is lacking most is next.
-
-    Parameters
-    ----------
-    shares, lags
-        Shape (sources,), int64, as of `pick_block`. Lags are updated.
-    picks
-        Shape (steps,), int64. Filled.
-
-    Notes
-    -----
-    Law: after each step, the absolute lag of each source is below 1. Source: proportionate fair
-    scheduling (Baruah, Cohen, Plaxton, Varvel 1996), earliest deadline first.
-    """
-    for step in range(len(picks)):
-        best, earliest = 0, _ONE << 1
-        for source in range(len(shares)):
-            lag = lags[source] + shares[source]
-            lags[source] = lag
-            if lag > 0:
-                deadline = -((lag - _ONE) // shares[source])
-                if deadline < earliest or (deadline == earliest and lag > lags[best]):
-                    best, earliest = source, deadline
-        lags[best] -= _ONE
-        picks[step] = best
-
-
-@jit
-def pick_block(
-    shares: Int64Array,
+def count_picks(
+    whole: Int64Array,
+    parts: Int64Array,
+    num_lanes: int,
     lags: Int64Array,
-    group_lags: Int64Array,
-    gains: Int64Array,
-    picks: Int64Array,
+    num_steps: int,
+    sources: Int64Array,
+    numbers: Int64Array,
+    lengths: Int64Array,
 ) -> None:
-    """Pick the sources of all lanes for some steps.
-
-    A lane may pick a source that it lacks, and only one that is due if those that are due within
-    some steps fill them. Every lane takes the source that lowers the cost of its errors and those
-    of the group most; then lanes change or exchange their picks while that lowers the cost.
+    """Find the picks of each source by all lanes together, for some steps: the earliest deadlines.
 
     Parameters
     ----------
-    shares
-        Shape (sources,), int64, > 0; the sum is 2**55.
+    whole, parts
+        Shape (sources,), int64: picks of each source in a step, whole ones and the rest in 2**-55.
+    num_lanes
+        Lanes, each of which picks one source in each step.
     lags
-        Shape (lanes, sources), int64: the picks that each source lacks. Updated.
-    group_lags
-        Shape (sources,), int64: the same of all lanes together. Updated.
-    gains
-        Shape (384,), int64: how much a pick lowers the cost, by lag.
-    picks
-        Shape (steps, lanes), int64. Filled.
+        Shape (sources,), int64: the picks that each source lacks, in 2**-55; the sum is 0. Those
+        after `num_steps` are stored.
+    num_steps
+        Steps after which the lags are stored.
+    sources, numbers
+        Shape (steps, columns), int64. Filled with the sources of each step and their picks.
+    lengths
+        Shape (steps,), int64. Filled with the columns of each step.
 
     Notes
     -----
-    A lane is never a sample ahead. It is late only if far deadlines coincide: by up to a quarter of
-    a sample, in one of a million steps; measured. Cost: O(lanes * (sources + lanes)) for each step.
+    Law: after each step, the absolute lag of each source is below 1, if all were 0 at first.
+    Source: proportionate fair scheduling, earliest deadline first (Baruah, Cohen, Plaxton, Varvel
+    1996).
     """
-    num_lanes, num_sources = lags.shape
-    lane_gains = np.empty((num_lanes, num_sources), np.int64)
-    group_gains = np.empty(num_sources, np.int64)
-    num_safe = np.zeros(num_lanes, np.int64)
-    for step in range(len(picks)):
+    num_sources = len(whole)
+    now = lags.copy()
+    keys = np.empty(num_sources, np.int64)
+    counts = np.empty(num_sources, np.int64)
+    for row in range(len(lengths)):
+        left = num_lanes
         for source in range(num_sources):
-            group_lags[source] += num_lanes * shares[source]
-            place = (group_lags[source] >> _SHIFT) + COST_REACH
-            group_gains[source] = gains[min(max(place, 0), _LAST)]
-        for lane in range(num_lanes):
-            # Jobs due within `later` more steps must not exceed these steps and this one.
-            due_within = -1
-            slack = _FAR
-            num_steps = _NEAR if num_safe[lane] > 0 else _FAR
-            for later in range(num_steps):
-                num_due = 0
-                is_ahead = False
-                for source in range(num_sources):
-                    lag = lags[lane, source] + (later + 1) * shares[source]
-                    num_due += max(lag >> LAG_BITS, 0)
-                    is_ahead |= lag < 0
-                if num_due > later:
-                    due_within = later
-                    slack = 0
-                    break
-                if not is_ahead:
-                    slack = 0
-                    break  # From here on, no more jobs are due than the shares themselves.
-                if later >= _NEAR:
-                    slack = min(slack, later + 1 - num_due)
-            num_safe[lane] = num_safe[lane] - 1 if num_steps == _NEAR else slack
+            lag = now[source] + parts[source]
+            number = whole[source] + (lag >> LAG_BITS)
+            number = max(number, 0)
+            lag -= (number - whole[source]) << LAG_BITS
+            left -= number
+            now[source], counts[source] = lag, number
+        step = 1 if left >= 0 else -1
+        if left != 0:
             for source in range(num_sources):
-                lag = lags[lane, source] + shares[source]
-                lags[lane, source] = lag
-                is_open = lag > 0
-                if is_open and due_within >= 0:
-                    is_open = lag + due_within * shares[source] >= _ONE
-                place = min(max((lag >> _SHIFT) + COST_REACH, 0), _LAST)
-                lane_gains[lane, source] = gains[place] if is_open else _FORBIDDEN
-        row = picks[step]
-        row[:] = -1
-        for _ in range(_MAX_SWEEPS):
-            changed = False
-            for lane in range(num_lanes):
-                before = row[lane]
-                if before >= 0:
-                    group_lags[before] += _ONE
-                    place = (group_lags[before] >> _SHIFT) + COST_REACH
-                    group_gains[before] = gains[min(max(place, 0), _LAST)]
-                best = max(before, 0)
-                for source in range(num_sources):
-                    gain = lane_gains[lane, source] + group_gains[source]
-                    if gain > lane_gains[lane, best] + group_gains[best]:
-                        best = source
-                group_lags[best] -= _ONE
-                place = (group_lags[best] >> _SHIFT) + COST_REACH
-                group_gains[best] = gains[min(max(place, 0), _LAST)]
-                row[lane] = best
-                changed |= best != before
-            for lane in range(num_lanes):
-                for other in range(lane):
-                    one, two = row[lane], row[other]
-                    now = lane_gains[lane, one] + lane_gains[other, two]
-                    if lane_gains[lane, two] + lane_gains[other, one] > now:
-                        row[lane], row[other] = two, one
-                        changed = True
-            if not changed:
+                key, lag = _NEVER, now[source]
+                if step < 0:
+                    if counts[source] > 0:
+                        key = ((lag + _ONE) >> (_LAG_SHIFT + 1) << _SOURCE_BITS) + source
+                elif lag > 0:
+                    later = 1
+                    if whole[source] == 0:
+                        later = min((_ONE - 1 - lag) // parts[source] + 1, _MAX_LATER)
+                    key = (later << _KEY_BITS) + ((_ONE - lag) >> _LAG_SHIFT)
+                    key = (key << _SOURCE_BITS) + source
+                keys[source] = key
+            last = keys.min() if left == 1 else np.sort(keys)[abs(left) - 1]
+            for source in range(num_sources):
+                if keys[source] <= last:
+                    counts[source] += step
+                    now[source] -= step << LAG_BITS
+        place = 0
+        for source in range(num_sources):
+            if counts[source] > 0:
+                sources[row, place], numbers[row, place] = source, counts[source]
+                place += 1
+        lengths[row] = place
+        if row == num_steps - 1:
+            lags[:] = now
+
+
+@jit
+def halve_picks(
+    size: int,
+    is_second: bool,
+    rates: Float64Array,
+    counts: tuple[Int64Array, Int64Array],
+    num_steps: int,
+    sources: Int64Array,
+    numbers: Int64Array,
+    lengths: Int64Array,
+) -> tuple[int, int]:
+    """Divide the picks of some lanes between their halves, and keep those of one half.
+
+    Each half has, of the first picks of a source, its proportion, rounded up or down, and one for
+    each of its lanes in every step. Where a step has too many picks for a half, picks of other
+    steps change halves, too, along the shortest such path.
+
+    Parameters
+    ----------
+    size
+        Lanes, >= 2. The smaller half is first.
+    is_second
+        Whether to keep the second half.
+    rates
+        Shape (sources,), float64: picks of each source in a step of all lanes.
+    counts
+        Picks of each source before, modulo the lanes, and of these, those of the first half: each
+        of shape (sources,), int64. Those after `num_steps` are stored.
+    num_steps
+        Steps after which counts are stored. Later steps are considered as far as they have an
+        effect.
+    sources, numbers, lengths
+        Picks of each step, as of `count_picks`. Replaced by those of the half.
+
+    Returns
+    -------
+    num_rows
+        Steps that were divided, at least `num_steps`.
+    num_forced
+        Picks that a half has too many or too few, because the path would change earlier steps.
+
+    Notes
+    -----
+    Law: if all steps are divided at once, no pick is forced. The proportions themselves are a flow
+    between steps and sources, so there is one of whole numbers (controlled rounding, Cox and Ernst
+    1982). Then a lane's picks of a source are those of all lanes divided by their number, rounded
+    up or down. Cost: O(steps * columns) if few picks change halves.
+    """
+    seen, taken = counts
+    num_rows, width = sources.shape
+    num_sources = len(rates)
+    first = size // 2
+    num_forced = 0
+    most = rates.max()
+    num_entries = num_rows * width
+    totals = np.empty(num_entries, np.int64)
+    firsts = np.empty(num_entries, np.int64)
+    given = np.empty(num_entries, np.int64)
+    following = np.empty(num_entries, np.int64)
+    previous = np.empty(num_entries, np.int64)
+    last_entry = np.empty(num_sources, np.int64)
+    parents = np.empty(num_entries + num_rows, np.int64)
+    queue = np.empty(num_entries + num_rows, np.int64)
+    found = np.zeros(num_entries + num_rows, np.int64)
+    search = 0
+    last_entry[:] = -1
+    for row in range(num_rows):
+        left = first
+        num_free = 0
+        for place in range(lengths[row]):
+            source, number = sources[row, place], numbers[row, place]
+            entry = row * width + place
+            before = last_entry[source]
+            if before >= 0:
+                total, part = totals[before], firsts[before]
+                following[before] = entry
+            else:
+                total, part = seen[source], taken[source]
+            previous[entry], following[entry] = before, -1
+            last_entry[source] = entry
+            total += number
+            low = total * first // size
+            high = low + (1 if low * size < total * first else 0)
+            least = min(max(low - part, 0), number)
+            given[entry] = least
+            left -= least
+            totals[entry] = total
+            firsts[entry] = part + least
+            num_free += 1 if part + least < high and least < number else 0
+        for place in range(lengths[row]):
+            if left <= 0:
                 break
-        for lane in range(num_lanes):
-            lags[lane, row[lane]] -= _ONE
+            entry = row * width + place
+            number, total, part = numbers[row, place], totals[entry], firsts[entry]
+            if given[entry] < number and part * size < total * first:
+                given[entry] += 1
+                firsts[entry] += 1
+                left -= 1
+        while left != 0:
+            # Move a sample out of the first half if there are too many, otherwise into it.
+            step = 1 if left < 0 else -1
+            left += step
+            end = -1
+            for is_wide in range(2):
+                if end >= 0:
+                    break
+                if is_wide and row >= num_steps:
+                    break
+                search += 1
+                queue[0] = num_entries + row
+                found[num_entries + row] = search
+                head, tail = 0, 1
+                while head < tail and end < 0:
+                    node = queue[head]
+                    head += 1
+                    if node >= num_entries:
+                        other = node - num_entries
+                        for place in range(lengths[other]):
+                            entry = other * width + place
+                            changed = given[entry] - step
+                            if 0 <= changed <= numbers[other, place] and found[entry] < search:
+                                found[entry], parents[entry] = search, node
+                                queue[tail] = entry
+                                tail += 1
+                        continue
+                    for entry, side in ((node, -step), (previous[node], step)):
+                        # Change the count of the first half after an entry.
+                        if entry < 0 or (side == step and found[entry] == search):
+                            continue
+                        total, changed = totals[entry], firsts[entry] + side
+                        low = total * first // size
+                        high = low + (1 if low * size < total * first else 0)
+                        if is_wide:
+                            which = sources[entry // width, entry % width]
+                            if rates[which] >= most / 4:
+                                low -= 1
+                                high += 1
+                        if (side > 0 and changed > high) or (side < 0 and changed < low):
+                            continue
+                        if side == step:
+                            found[entry], parents[entry] = search, node
+                            queue[tail] = entry
+                            tail += 1
+                        elif following[node] < 0:
+                            end = node
+                        elif found[following[node]] < search:
+                            found[following[node]], parents[following[node]] = search, node
+                            queue[tail] = following[node]
+                            tail += 1
+                    other = node // width
+                    changed = given[node] + step
+                    if (
+                        0 <= changed <= numbers[other, node - other * width]
+                        and found[num_entries + other] < search
+                    ):
+                        found[num_entries + other] = search
+                        parents[num_entries + other] = node
+                        queue[tail] = num_entries + other
+                        tail += 1
+            if end < 0 and row >= num_steps:
+                num_rows = row  # too far ahead to matter
+                break
+            if end < 0:
+                num_forced += 1
+                rate = -1.0
+                for place in range(lengths[row]):
+                    entry, source = row * width + place, sources[row, place]
+                    is_open = 0 <= given[entry] - step <= numbers[row, place]
+                    if is_open and rates[source] > rate:
+                        rate, end = rates[source], entry
+                given[end] -= step
+                firsts[end] -= step
+                continue
+            firsts[end] -= step
+            node = end
+            while node != num_entries + row:
+                parent = parents[node]
+                if node >= num_entries:
+                    given[parent] += step
+                elif parent >= num_entries:
+                    given[node] -= step
+                elif parent == previous[node]:
+                    firsts[parent] -= step
+                else:
+                    firsts[node] += step
+                node = parent
+        if num_rows == row:
+            break
+    for source in range(num_sources):
+        entry = last_entry[source]
+        while entry >= num_steps * width:
+            entry = previous[entry]
+        if entry >= 0:
+            whole_turns = totals[entry] // size
+            seen[source] = totals[entry] - whole_turns * size
+            taken[source] = firsts[entry] - whole_turns * first
+    for row in range(num_rows):
+        kept = 0
+        for place in range(lengths[row]):
+            number = given[row * width + place]
+            if is_second:
+                number = numbers[row, place] - number
+            if number > 0:
+                sources[row, kept], numbers[row, kept] = sources[row, place], number
+                kept += 1
+        lengths[row] = kept
+    return num_rows, num_forced

@@ -33,6 +33,7 @@ from zindex.streaming.resharding import refuse_resharding
 from zindex.streaming.source_streams import open_source
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import LoadedState, State, load_state, slot_state
+from zindex.streaming.stateful_loaders import join_workers
 from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot
 
 # Every sample's state begins with a Head.
@@ -73,7 +74,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         again every ``yield_segment`` samples, and must yield buffered samples when its input ends.
     mixing
         ``"exact"`` keeps the number of samples of each dataset within one of its share at all
-        times, in each worker slot and nearly always over all of them
+        times, over all worker slots and nearly always in each of them
         (`zindex.streaming.mixing.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples per call of the yield function, which are reread on resuming. A resumed run keeps
@@ -205,8 +206,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         ----------
         dataloader_states
             The union of `to_state` of all delivered samples: of this rank alone if the number of
-            ranks and loader workers is the same, or merged by `merge_states`. Empty or None starts
-            from the first sample. Cogdata's orders also accept a state in cogdata's own form.
+            ranks and loader workers is the same, or merged by `merge_states`; or the state of a
+            torchdata ``StatefulDataLoader``, for any number of workers. Empty or None starts from
+            the first sample. Cogdata's orders also accept a state in cogdata's own form.
         reload_from_url_level
             Reread partly read parts from their first sample. Needed if the samples of a part have
             changed, for instance with another sequence length; delivered samples of these parts are
@@ -217,8 +219,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         StateMismatchError
             If the state belongs to other datasets.
         """
-        loaded, changes = self._check_state(dataloader_states, reload_from_url_level)
-        self._state = dataloader_states or None
+        given = join_workers(dataloader_states or {})
+        loaded, changes = self._check_state(given, reload_from_url_level)
+        self._state = given or None
         self._from_url_level = reload_from_url_level
         if self.place[0] == 0:
             mixture_changes.report(changes)
@@ -265,7 +268,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """Return the state of this process after the last sample that it has yielded.
 
         In a loader worker, where torchdata's ``StatefulDataLoader`` calls it, it is that of the
-        worker alone, for as many ranks and workers; `zindex.stream_loader` has states for others.
+        worker alone, for as many ranks and workers. For others, give `set_dataloader_states` the
+        loader's whole state, or `merge_states` of those of all ranks.
         """
         if self._running is None:
             return dict(self._state or {})
@@ -285,7 +289,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             self.set_dataloader_states(state)
             return
         loaded, changes = self._check_state(state, from_url_level=False)
-        stream_starts.check_one_worker(loaded, changes)
+        _, num_ranks = self._place or find_place()
+        stream_starts.check_one_worker(loaded, changes, num_ranks, worker.num_workers)
         self._state, self._from_url_level = state or None, False
         # Other workers load theirs at their own times.
         self._iterations[0], self._iterations[2 + worker.id] = self._first_iteration, 0

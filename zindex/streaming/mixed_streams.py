@@ -8,8 +8,9 @@ from typing import Any, Protocol
 from torch.utils.data import get_worker_info
 
 from zindex.errors import SourceError
+from zindex.loading.lane_picks import Checkpoint
 from zindex.plan.percent_schedules import parse_percent
-from zindex.streaming.mixing import Checkpoint, CogdataMixing, ExactMixing, Mixing
+from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.percents import LanePieces
 from zindex.streaming.protocols import Sample
 from zindex.streaming.worker_slots import Entries, StreamOrigin, StreamStart, WorkerSlot

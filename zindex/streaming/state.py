@@ -19,6 +19,7 @@ from zindex.loading.percent_board import Change
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
 from zindex.streaming import worker_slots
+from zindex.streaming.stateful_loaders import join_workers
 
 State = dict[str, Any]
 
@@ -137,13 +138,14 @@ def merge_states(states: Iterable[State]) -> State:
     ----------
     states
         One state per rank. For a rank without samples so far, the state that it loaded, or ``{}``.
+        That of a torchdata ``StatefulDataLoader`` is taken apart.
 
     Raises
     ------
     StateMismatchError
         If they are not the states of all ranks of one run.
     """
-    given = list(states)
+    given = [join_workers(state) for state in states]
     owned = [state for state in given if "own" in state]
     origins = {state["origin"]["id"] for state in owned}
     ranks, sizes = [state["own"][0] for state in owned], {state["own"][1] for state in owned}

@@ -13,6 +13,7 @@ from zindex.streaming.file_agreement import agree_on_files
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
+from zindex.streaming.stateful_loaders import join_workers
 
 #: What the samples of a batch are of.
 BatchFrom = Literal["mixture", "source"]
@@ -109,7 +110,8 @@ class StreamLoader:
         Parameters
         ----------
         state
-            A state of `state_dict` or `gather_state`, or the list of the states of all ranks.
+            A state of `state_dict` or `gather_state`, or of a torchdata ``StatefulDataLoader`` over
+            the dataset, or the list of the states of all ranks.
 
         Raises
         ------
@@ -127,8 +129,9 @@ class StreamLoader:
             )
         sources = [source.dataset for source in self.dataset.sources()]
         agree_on_files(sources, self.dataset.place[1])
-        self.dataset.set_dataloader_states(dict(state))
-        self._state, self._changes = dict(state), {}
+        own = join_workers(state)
+        self.dataset.set_dataloader_states(own)
+        self._state, self._changes = own, {}
 
 
 class SourceBatches(IterableDataset[list[Sample]]):

@@ -64,17 +64,17 @@ def begin_iteration(
     slot, from_url_level
         As for `resume_mixture` then.
     """
-    first = facts.make_origin(0)
+    origin = facts.make_origin(iteration)
+    fields = origin.to_json()
 
-    def make(number: int) -> StreamOrigin:
-        origin = replace(first, iteration=number)
-        return replace(origin, id=digest(origin.to_json()))
+    def find_id(number: int) -> str:
+        return digest(fields | {"iteration": number})
 
-    ids = [make(n).id for n in range(max(0, iteration - _MAX_ANCESTORS), iteration)]
+    ids = [find_id(n) for n in range(max(0, iteration - _MAX_ANCESTORS), iteration)]
     if before and not resuming.is_of_cogdata(before):
         resumed, _ = resume_mixture(facts, before, slot, from_url_level=from_url_level)
         ids += [*resumed.origin.ancestors, resumed.origin.id]
-    return replace(make(iteration), ancestors=tuple(ids))
+    return replace(origin, id=find_id(iteration), ancestors=tuple(ids))
 
 
 def add_percents(state: State, start: StreamStart) -> State:
@@ -88,13 +88,21 @@ def add_percents(state: State, start: StreamStart) -> State:
     return state | {"percents": [[*change] for change in changes]} if changes else state
 
 
-def check_one_worker(loaded: LoadedState | None, changes: list[str]) -> None:
+def check_one_worker(
+    loaded: LoadedState | None, changes: list[str], num_ranks: int, num_workers: int
+) -> None:
     """Raise if a loader worker cannot resume from its own state alone."""
-    if changes or (loaded is not None and loaded.changes):
+    if loaded is None:
+        return
+    fault = changes[0] if changes else "changed percents" if loaded.changes else ""
+    if not loaded.fits(num_ranks, num_workers):
+        fault = f"one of {loaded.num_ranks} ranks of {loaded.num_slots} workers"
+    if fault:
         raise StateMismatchError(
-            "the state of a single loader worker must be of the same mixture, and without percents "
-            f"of set_percents, got {changes[0] if changes else 'changed percents'}; use "
-            "zindex.stream_loader, whose states are of all workers"
+            "the state of a single loader worker must be of the same mixture, without percents of "
+            f"set_percents, and of {num_ranks} ranks of {num_workers} workers, got {fault}; leave "
+            "the StatefulDataLoader's load_state_dict out, and give the dataset's "
+            "set_dataloader_states the states of all: merge_states([loader_state, ...])"
         )
 
 

@@ -1,0 +1,239 @@
+"""Picks of the sources of a mixture by one of several lanes, from checkpoints."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from zindex.arrays import Int64Array
+from zindex.errors import ConfigError, StateMismatchError
+from zindex.kernels import lane_picks
+from zindex.kernels._jit import is_loaded
+from zindex.store.commit import fingerprint
+
+#: Picks between checkpoints, at most which are repeated on resuming.
+CHECKPOINT_PICKS = 4096
+#: Picks that are taken at a time, at most.
+BLOCK_PICKS = 64
+# Picks that are computed at a time, at most and of all sources together. As many after them are
+# considered, and at least those of each source.
+_MAX_COMPUTED, _MAX_CELLS, _PICKS_OF_SOURCE = CHECKPOINT_PICKS, 1 << 16, 64
+_MAX_SMALL = 16  # sources, times halvings of the lanes, of which few picks are computed at a time
+_ONE = 1 << lane_picks.LAG_BITS
+# Lags at the start of a piece are in 2**-30 of a sample, so that they are rounded alike whether a
+# run is resumed or not.
+_UNIT_BITS = 30
+_SHIFT = lane_picks.LAG_BITS - _UNIT_BITS
+_DIGIT = 4  # digit of a checkpoint for a number that is rounded down
+
+#: Step in the piece, id of the shares, and a digit for each source of the picks of all lanes, and
+#: of each of the halves that the lanes are divided into: how the count of its picks was rounded. In
+#: a later piece than the first, also its first pick, and for each source its lag there and its
+#: earlier picks modulo the lanes.
+Checkpoint = list[Any]
+
+
+def find_shares(percents: Sequence[float]) -> Int64Array:
+    """Return the shares of sources in 2**-55.
+
+    Parameters
+    ----------
+    percents
+        Finite numbers >= 0, at least one of them > 0. Only their ratios matter.
+
+    Returns
+    -------
+    shares
+        Shape (sources,), int64; the sum is 2**55.
+
+    Examples
+    --------
+    >>> (find_shares([0.1, 0.3]) >> 53).tolist()
+    [1, 3]
+    """
+    ratios = [Fraction(repr(float(percent))) for percent in percents]
+    whole = sum(ratios)
+    shares = [ratio * _ONE // whole for ratio in ratios]
+    shares[ratios.index(max(ratios))] += _ONE - sum(shares)
+    return np.array(shares, np.int64)
+
+
+def _apportion(amounts: Sequence[int], unit: int) -> list[int]:
+    """Return amounts in a unit, rounded up or down so that the sum is kept."""
+    found = [amount // unit for amount in amounts]
+    left = sum(amounts) // unit - sum(found)
+    for source in sorted(range(len(amounts)), key=lambda one: -(amounts[one] % unit))[:left]:
+        found[source] += 1
+    return found
+
+
+class LanePicks:
+    """Picks of a lane, and the state of all lanes that they depend on.
+
+    A piece is a span of steps with constant shares. In its first step, counts continue.
+
+    Parameters
+    ----------
+    lane, num_lanes
+        Number of the lane, from 0, and of all lanes.
+    num_sources
+        Sources of the mixture.
+    """
+
+    def __init__(self, lane: int, num_lanes: int, num_sources: int) -> None:
+        self.num_lanes = num_lanes
+        sizes, is_second, first, size = [], [], 0, num_lanes
+        while size > 1:
+            half = size // 2
+            sizes.append(size)
+            is_second.append(lane - first >= half)
+            first, size = (first + half, size - half) if is_second[-1] else (first, half)
+        self._path = np.array(sizes, np.int64), np.array(is_second, np.int64)
+        counts = np.zeros((len(sizes), num_sources), np.int64)
+        # Before the block of picks that are computed: lags, and counts as of the kernel.
+        self._state = np.zeros(num_sources, np.int64), counts, counts.copy()
+        self._after = self._state
+        self._block = np.empty(0, np.int64)
+        self._num_done = 0  # of the block
+        width = min(num_sources, num_lanes)
+        self._most = 1 << min(_MAX_CELLS // width, _MAX_COMPUTED).bit_length() - 1
+        self._most = max(self._most, BLOCK_PICKS)
+        # Few sources and halvings seldom need to look far ahead.
+        self._is_small = num_sources * (1 + len(sizes)) <= _MAX_SMALL
+
+    def open(self, percents: Sequence[float], start: int) -> None:
+        """Begin a piece, at a pick."""
+        if not any(percents):
+            raise ConfigError(
+                f"one source of a mixture must have a percent > 0, got {list(percents)}; set the "
+                "percent of a source"
+            )
+        self._end_block()
+        shares = find_shares(percents).tolist()
+        self.shares, self.start, self.step = shares, start, 0
+        # Later pieces may be short.
+        self._grows = self._is_small or start > 0
+        self.id = fingerprint({"shares": shares, "order": "halves"})[:8]
+        divided = [divmod(share * self.num_lanes, _ONE) for share in shares]
+        self._shares = tuple(np.array(numbers, np.int64) for numbers in zip(*divided, strict=True))
+        lags, seen, _ = self._state
+        units = ((lags + (1 << (_SHIFT - 1))) >> _SHIFT).tolist()
+        # Sources without a share leave their lags to the others; the sum is 0.
+        found = [unit if share else 0 for unit, share in zip(units, self.shares, strict=True)]
+        rest = sum(found)
+        found = [
+            unit - (rest * share >> lane_picks.LAG_BITS)
+            for unit, share in zip(found, self.shares, strict=True)
+        ]
+        found[self.shares.index(max(self.shares))] -= sum(found)
+        self._units = found
+        self._begun = seen[0].tolist() if len(seen) else [0] * len(found)
+        lags[:] = [unit << _SHIFT for unit in found]
+
+    def advance(self, num_steps: int) -> Int64Array:
+        """Return the picks of the next steps, shape (steps,), up to a multiple of 64 of a piece."""
+        if self._num_done == len(self._block):
+            self._end_block()
+            length = self._most - self.step % self._most
+            if self._grows:
+                length = min(max(self.step, BLOCK_PICKS), length)
+            self._block, self._after = self._compute(length, self._num_considered(length))
+        first = self._num_done
+        self._num_done += num_steps
+        self.step += num_steps
+        return self._block[first : self._num_done]
+
+    def _num_considered(self, length: int) -> int:
+        if not self._grows:
+            return self._most
+        return min(max(length, _PICKS_OF_SOURCE * len(self.shares)), self._most)
+
+    def _compute(self, length: int, num_ahead: int) -> tuple[Int64Array, Any]:
+        """Return picks after the state, and the state after them."""
+        count: Any = lane_picks.count_picks
+        halve: Any = lane_picks.halve_picks
+        if self._is_small and length <= BLOCK_PICKS and not is_loaded(halve):
+            count, halve = count.py_func, halve.py_func  # faster than loading them
+        lags, seen, taken = state = tuple(numbers.copy() for numbers in self._state)
+        whole, parts = self._shares
+        num_rows = length + (num_ahead if len(seen) else 0)
+        shape = num_rows, min(len(lags), self.num_lanes)
+        sources, numbers = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        lengths = np.empty(num_rows, np.int64)
+        count(whole, parts, self.num_lanes, lags, length, sources, numbers, lengths)
+        rates = whole + parts / _ONE
+        for level, (size, is_second) in enumerate(zip(*self._path, strict=True)):
+            of_step = sources[:num_rows], numbers[:num_rows], lengths[:num_rows]
+            counts = seen[level], taken[level]
+            num_rows, _ = halve(size, is_second, rates, counts, length, *of_step)
+        return sources[:length, 0], state
+
+    def _end_block(self) -> None:
+        """Set the state to that after the last pick."""
+        length, num_done = len(self._block), self._num_done
+        if 0 < num_done < length:
+            num_ahead = length - num_done + self._num_considered(length)
+            _, self._after = self._compute(num_done, num_ahead)
+        if num_done:
+            self._state = self._after
+        self._block, self._num_done = np.empty(0, np.int64), 0
+
+    def _due(self) -> list[int]:
+        """Return the picks of each source that are due in the piece, in 2**-55, of all lanes."""
+        return [
+            (first << _SHIFT) + share * self.num_lanes * self.step
+            for first, share in zip(self._units, self.shares, strict=True)
+        ]
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the checkpoint of the current step."""
+        self._end_block()
+        lags, seen, taken = self._state
+        rounded = [
+            (due % _ONE - lag) // _ONE for due, lag in zip(self._due(), lags.tolist(), strict=True)
+        ]
+        sizes = self._path[0][:, None]
+        digits = np.array([rounded, *(taken - seen * (sizes // 2) // sizes)]) + _DIGIT
+        known = [self.step, self.id, "".join(map(str, digits.clip(0, 9).ravel().tolist()))]
+        return [*known, self.start, self._units, self._begun] if self.start else known
+
+    def restore(self, checkpoint: Checkpoint, num_picks: int) -> None:
+        """Set the state to that at a checkpoint of this piece."""
+        step, _, digits, *later = checkpoint
+        num_sources = len(self.shares)
+        size = num_sources * (1 + len(self._path[0]))
+        is_valid = 0 <= step <= num_picks and digits.isdecimal() and len(digits) == size
+        if not is_valid or any(len(numbers) != num_sources for numbers in later[1:]):
+            raise StateMismatchError(
+                f"a checkpoint of a mixture must have {size} digits, of at most {num_picks} picks, "
+                f"got {checkpoint}; the state is damaged, take another one"
+            )
+        if later:
+            self._units, self._begun = later[1:]
+        self.step = int(step)
+        rounded, *halves = np.array([*map(int, digits)]).reshape(-1, num_sources) - _DIGIT
+        counts = [
+            due // _ONE + extra for due, extra in zip(self._due(), rounded.tolist(), strict=True)
+        ]
+        self._set_counts(counts, halves)
+
+    def jump(self, num_steps: int) -> None:
+        """Set the state after some steps of the piece as if counts were rounded shares there."""
+        self.step = num_steps
+        self._set_counts(_apportion(self._due(), _ONE), None)
+
+    def _set_counts(self, picked: Sequence[int], halves: Any) -> None:
+        """Set the state from the picks of each source in the piece, of all lanes."""
+        lags, seen, taken = self._state
+        lags[:] = [due - count * _ONE for due, count in zip(self._due(), picked, strict=True)]
+        counts = np.array(picked) + self._begun
+        for level, (size, is_second) in enumerate(zip(*self._path, strict=True)):
+            half = size // 2
+            if halves is None:
+                firsts = np.array(_apportion((counts * half).tolist(), int(size)))
+            else:
+                firsts = counts * half // size + halves[level]
+            turns = counts // size
+            seen[level], taken[level] = counts - turns * size, firsts - turns * half
+            counts = counts - firsts if is_second else firsts
