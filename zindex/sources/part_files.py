@@ -405,8 +405,8 @@ class PartFiles(SampleFiles):
         if found is not None:
             return fingerprint({"digests": [scan.digest for scan in found.scans]})
         ends = self._read_ends()
-        found = [ends[file.place] for file in self._files if file.is_local]
-        return fingerprint({"ends": found}) if found else ""
+        listed = [ends[file.place] for file in self._files if file.is_local]
+        return fingerprint({"ends": listed}) if listed else ""
 
     def _identify(self, file: SourceFile) -> str:
         """Return what else determines the table of a file."""

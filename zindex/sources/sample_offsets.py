@@ -309,6 +309,6 @@ def _keep(path: Path, scan: FileScan) -> None:
     head = np.array([scan.table.shape[1], scan.digest])
     content = np.concatenate([head, scan.table.ravel()]).astype(np.int64)
     try:
-        write_once(path, [memoryview(content).cast("B")], replace=True)
+        write_once(path, [content.data.cast("B")], replace=True)
     except (OSError, StoreError) as error:
         logger.info("offsets of samples are not kept in %s: %s", path, error)
