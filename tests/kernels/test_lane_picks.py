@@ -36,7 +36,7 @@ def pick_all(
             own = [array.copy() for array in steps]
             counts = np.zeros((2, len(shares)), np.int64)
             rates = whole + parts / _ONE
-            rows, forced = halve(size, is_second, rates, tuple(counts), num_steps, *own)
+            rows, forced = halve(size, is_second, rates, tuple(counts), num_steps, num_steps, *own)
             half = size - size // 2 if is_second else size // 2
             picks, more = divide(half, [array[:rows] for array in own])
             found += picks

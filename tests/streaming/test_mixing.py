@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from zindex.arrays import Int64Array
 from zindex.errors import StateMismatchError
-from zindex.loading.lane_picks import CHECKPOINT_PICKS, Checkpoint, find_shares
+from zindex.loading.lane_picks import CHECKPOINT_PICKS, Checkpoint, LanePicks, find_shares
 from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.worker_slots import WorkerSlot
 
@@ -188,3 +188,21 @@ def test_orders_of_picks_are_part_of_the_format() -> None:
     assert pick(mixing, 12)[0] == [0, 1, 0, 2, 0, 1, 0, 0, 2, 1, 0, 1]
     assert pick(mixing, 12, slot=(1, 2))[0] == [1, 0, 0, 0, 2, 1, 2, 0, 0, 1, 1, 0]
     assert pick(mixing, 12, slot=(17, 18))[0] == [2, 0, 1, 0, 1, 0, 2, 0, 1, 0, 2, 0]
+
+
+def test_a_piece_that_ends_within_a_block_continues_its_counts() -> None:
+    percents = [3.0**-i for i in range(12)]
+    for stop in (1, 64, 333):
+        lanes = [LanePicks(lane, 6, 12) for lane in range(6)]
+        picked = []
+        for lane in lanes:
+            lane.open(percents, 0)
+            picked.append([*lane.advance(min(stop, 64))])
+            while lane.step < stop:
+                picked[-1] += [*lane.advance(min(64, stop - lane.step))]
+            lane.open(percents, stop)
+            while lane.step < 500:
+                picked[-1] += [*lane.advance(64)]
+        errors = count_errors(percents, np.array(picked))
+        assert np.abs(errors).max() < 1.5
+        assert np.abs(errors.sum(1)).max() < 1 + 1e-6

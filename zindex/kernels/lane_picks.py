@@ -99,6 +99,7 @@ def halve_picks(
     rates: Float64Array,
     counts: tuple[Int64Array, Int64Array],
     num_steps: int,
+    num_firm: int,
     sources: Int64Array,
     numbers: Int64Array,
     lengths: Int64Array,
@@ -121,15 +122,17 @@ def halve_picks(
         Picks of each source before, modulo the lanes, and of these, those of the first half: each
         of shape (sources,), int64. Those after `num_steps` are stored.
     num_steps
-        Steps after which counts are stored. Later steps are considered as far as they have an
-        effect.
+        Steps after which counts are stored.
+    num_firm
+        Steps that must be divided, >= `num_steps`. Later ones are considered, as long as they can
+        be divided.
     sources, numbers, lengths
         Picks of each step, as of `count_picks`. Replaced by those of the half.
 
     Returns
     -------
     num_rows
-        Steps that were divided, at least `num_steps`.
+        Steps that were divided, at least `num_firm`.
     num_forced
         Picks that a half has too many or too few, because the path would change earlier steps.
 
@@ -198,7 +201,7 @@ def halve_picks(
             for is_wide in range(2):
                 if end >= 0:
                     break
-                if is_wide and row >= num_steps:
+                if is_wide and row >= num_firm:
                     break
                 search += 1
                 queue[0] = num_entries + row
@@ -251,7 +254,7 @@ def halve_picks(
                         parents[num_entries + other] = node
                         queue[tail] = num_entries + other
                         tail += 1
-            if end < 0 and row >= num_steps:
+            if end < 0 and row >= num_firm:
                 num_rows = row  # too far ahead to matter
                 break
             if end < 0:

@@ -138,7 +138,7 @@ class LanePicks:
             length = self._most - self.step % self._most
             if self._grows:
                 length = min(max(self.step, BLOCK_PICKS), length)
-            self._block, self._after = self._compute(length, self._num_considered(length))
+            self._block, self._after = self._compute(length, length)
         first = self._num_done
         self._num_done += num_steps
         self.step += num_steps
@@ -149,15 +149,15 @@ class LanePicks:
             return self._most
         return min(max(length, _PICKS_OF_SOURCE * len(self.shares)), self._most)
 
-    def _compute(self, length: int, num_ahead: int) -> tuple[Int64Array, Any]:
-        """Return picks after the state, and the state after them."""
+    def _compute(self, length: int, num_firm: int) -> tuple[Int64Array, Any]:
+        """Return picks after the state, the first ones of a block, and the state after them."""
         count: Any = lane_picks.count_picks
         halve: Any = lane_picks.halve_picks
-        if self._is_small and length <= BLOCK_PICKS and not is_loaded(halve):
+        if self._is_small and num_firm <= BLOCK_PICKS and not is_loaded(halve):
             count, halve = count.py_func, halve.py_func  # faster than loading them
         lags, seen, taken = state = tuple(numbers.copy() for numbers in self._state)
         whole, parts = self._shares
-        num_rows = length + (num_ahead if len(seen) else 0)
+        num_rows = num_firm + (self._num_considered(num_firm) if len(seen) else 0)
         shape = num_rows, min(len(lags), self.num_lanes)
         sources, numbers = np.empty(shape, np.int64), np.empty(shape, np.int64)
         lengths = np.empty(num_rows, np.int64)
@@ -166,15 +166,14 @@ class LanePicks:
         for level, (size, is_second) in enumerate(zip(*self._path, strict=True)):
             of_step = sources[:num_rows], numbers[:num_rows], lengths[:num_rows]
             counts = seen[level], taken[level]
-            num_rows, _ = halve(size, is_second, rates, counts, length, *of_step)
+            num_rows, _ = halve(size, is_second, rates, counts, length, num_firm, *of_step)
         return sources[:length, 0], state
 
     def _end_block(self) -> None:
         """Set the state to that after the last pick."""
         length, num_done = len(self._block), self._num_done
         if 0 < num_done < length:
-            num_ahead = length - num_done + self._num_considered(length)
-            _, self._after = self._compute(num_done, num_ahead)
+            _, self._after = self._compute(num_done, length)
         if num_done:
             self._state = self._after
         self._block, self._num_done = np.empty(0, np.int64), 0
