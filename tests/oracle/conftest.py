@@ -1,5 +1,8 @@
 """The oracle: Megatron Core itself, where it is installed."""
 
+import importlib.util
+import os
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -9,6 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+if helpers := os.environ.get("ZINDEX_TEST_HELPERS_CPP"):  # of a checkout that has none
+    spec = importlib.util.spec_from_file_location("megatron.core.datasets.helpers_cpp", helpers)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[spec.name])
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +39,36 @@ def megatron() -> SimpleNamespace:
         indexed=indexed_dataset,
         utils=utils,
     )
+
+
+@pytest.fixture(scope="module")
+def masked_megatron() -> Iterator[SimpleNamespace]:
+    """Give Megatron Core's modules; its masked datasets need a process group."""
+    pytest.importorskip("megatron.core")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import bert_dataset, indexed_dataset, t5_dataset, utils
+    pytest.importorskip("megatron.core.datasets.helpers_cpp")
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield SimpleNamespace(
+        bert=(
+            bert_dataset.BERTMaskedWordPieceDataset,
+            bert_dataset.BERTMaskedWordPieceDatasetConfig,
+        ),
+        t5=(t5_dataset.T5MaskedWordPieceDataset, t5_dataset.T5MaskedWordPieceDatasetConfig),
+        indexed=indexed_dataset.IndexedDataset,
+        utils=utils,
+    )
+    torch.distributed.destroy_process_group()
+
+
+def megatron_version() -> tuple[int, int]:
+    """Return the version of Megatron Core that is imported."""
+    from megatron.core import package_info
+
+    return package_info.MAJOR, package_info.MINOR
 
 
 @pytest.fixture(scope="module", params=[1, 2])

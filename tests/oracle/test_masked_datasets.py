@@ -1,7 +1,5 @@
 """Samples of BERT and T5 datasets against Megatron Core's."""
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,26 +30,8 @@ OURS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Iterator[SimpleNamespace]:
-    """Give Megatron Core's modules; its masked datasets need a process group."""
-    pytest.importorskip("megatron.core")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from megatron.core.datasets import bert_dataset, indexed_dataset, t5_dataset, utils
-    pytest.importorskip("megatron.core.datasets.helpers_cpp")
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
-    yield SimpleNamespace(
-        bert=(
-            bert_dataset.BERTMaskedWordPieceDataset,
-            bert_dataset.BERTMaskedWordPieceDatasetConfig,
-        ),
-        t5=(t5_dataset.T5MaskedWordPieceDataset, t5_dataset.T5MaskedWordPieceDatasetConfig),
-        indexed=indexed_dataset.IndexedDataset,
-        utils=utils,
-    )
-    torch.distributed.destroy_process_group()
+def theirs(masked_megatron: SimpleNamespace) -> SimpleNamespace:
+    return masked_megatron
 
 
 @pytest.fixture
