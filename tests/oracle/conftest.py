@@ -1,17 +1,25 @@
 """The oracle: Megatron Core itself, where it is installed."""
 
+import dataclasses
 import importlib.util
 import os
 import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from tests.megatron.megatron_suite import import_megatron_core
+
+with suppress(ImportError), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import_megatron_core()
 
 if helpers := os.environ.get("ZINDEX_TEST_HELPERS_CPP"):  # of a checkout that has none
     spec = importlib.util.spec_from_file_location("megatron.core.datasets.helpers_cpp", helpers)
@@ -87,6 +95,15 @@ def cluster_client(request: pytest.FixtureRequest) -> Iterator[Any]:
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+def fit(theirs: Any, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return settings for our configuration, and for a class of Megatron's that may lack some."""
+    known = {field.name for field in dataclasses.fields(theirs)}
+    own = dict(settings)
+    if "allow_ambiguous_pad_tokens" not in known:  # early versions always allow them
+        own["allow_ambiguous_pad_tokens"] = True
+    return own, {name: value for name, value in settings.items() if name in known}
 
 
 class OracleTokenizer:

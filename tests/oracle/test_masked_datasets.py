@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import numbers
+from tests.oracle.conftest import fit
 from tests.samples.masking.corpora import (
     PieceTokenizer,
     draw_settings,
@@ -79,7 +80,8 @@ def test_items_are_megatrons(theirs: SimpleNamespace, tmp_path: Path, kind: str,
     num_samples = int(rng.integers(1, 25))
     cls, config = getattr(theirs, kind)
     args = (prefix, indices, num_samples)
-    expected = cls(source, *args, theirs.utils.Split.train, config(**settings))
+    settings, fitting = fit(config, settings)
+    expected = cls(source, *args, theirs.utils.Split.train, config(**fitting))
     own, own_config = OURS[kind]
     if case % 2:
         convert(prefix, tmp_path / "c.zarr", client=SerialExecutor())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import numbers
+from tests.oracle.conftest import fit
 from tests.oracle.test_blended_dataset import OURS, Case, build
 from tests.oracle.test_blended_dataset import corpora as corpora
 from tests.oracle.test_blended_dataset import theirs_modules as theirs_modules
@@ -131,8 +132,9 @@ def test_caches_of_masked_datasets(masked_megatron: Any, tmp_path: Path, number:
     stop = num_documents if split == "1" else round(0.7 * num_documents)
     args = (prefix, np.arange(stop, dtype=np.int32), int(rng.integers(1, 300)))
     cls, config = getattr(masked_megatron, kind)
+    settings, fitting = fit(config, settings)
     try:
-        theirs = cls(source, *args, masked_megatron.utils.Split.train, config(**settings))
+        theirs = cls(source, *args, masked_megatron.utils.Split.train, config(**fitting))
     except ValueError:
         pytest.skip("no document gives a sample")
     if not len(theirs):
