@@ -202,3 +202,68 @@ def test_steps_have_unique_names(store: Any) -> None:
     RankStep("1", 0, 2, store).listen()
     with pytest.raises(PlanError, match="rank 1: no"):
         RankStep("0", 0, 2, store).listen()
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_exactly_one_rank_takes_over(store: Any, is_begun: bool) -> None:
+    """Rank 0 is not there, or does not write heartbeats; the new builder does."""
+    if is_begun:
+        store.set("zindex/0/builder", "0 0")
+    steps = [Lively("0", rank, 3, store) for rank in (1, 2)]
+    for step in steps:
+        step.__enter__()
+        assert not step.is_builder
+    while not (builders := [step for step in steps if step.take_over()]):
+        time.sleep(0.01)
+    [builder] = builders
+    with builder.building():
+        end = time.monotonic() + 0.6
+        while time.monotonic() < end:
+            assert not any(step.take_over() for step in steps if step is not builder)
+            time.sleep(0.02)
+    late = Lively("0", 0, 3, store)
+    late.__enter__()
+    assert not late.is_builder
+    for step in (late, *steps):
+        step.leave()
+        step.__exit__(None, None, None)
+
+
+class Lively(RankStep):
+    """A step whose heartbeats are frequent, and which outlasts any test without them."""
+
+    grace = lateness = 1e6
+    interval, silence, linger = 0.02, 0.2, 0.0
+
+
+def test_rank_0_that_skips_the_step_is_replaced_at_once(store: Any) -> None:
+    with Lively("0", 0, 2, store) as first:
+        first.leave()
+    with Lively("0", 1, 2, store) as step:
+        while not step.take_over():
+            time.sleep(0.01)
+
+
+def test_a_dead_rank_is_not_awaited(store: Any, caplog: pytest.LogCaptureFixture) -> None:
+    store.add("zindex/0/arrived", 1)
+    with Lively("0", 0, 2, store):
+        pass
+    assert "rank 0 continues without 1 of 2 ranks, which have died" in caplog.text
+
+
+def test_a_late_rank_is_awaited_for_some_time(
+    store: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lively, "lateness", 0.4)
+    start = time.monotonic()
+    with Lively("0", 0, 2, store):
+        pass
+    assert time.monotonic() - start >= 0.4
+    assert "rank 0 continues without 1 of 2 ranks, which have died or not begun" in caplog.text
+
+
+def test_a_lost_store_is_known(store: Any) -> None:
+    step = Patient("0", 1, 2, DeadStore(0))
+    assert not step.is_lost
+    assert not step.take_over()
+    assert step.is_lost

@@ -34,11 +34,10 @@ HELPERS = "ZINDEX_TEST_HELPERS_CPP"
 #: Rows of the table -> the tests that they count.
 AREAS: Mapping[str, Sequence[str]] = {
     "`.bin/.idx` pairs: bytes, items, merges": ("test_indexed_dataset.py::*", "test_merge.py::*"),
-    "GPT datasets: indices and items": (
+    "GPT datasets and mock data: indices and items": (
         "test_gpt_dataset.py::*",
         "test_sentence_mapping.py::test_sample_indices*",
     ),
-    "mock datasets, multimodal too": ("test_*.py::test_mock*",),
     "builder: splits, sizes, blends": (
         "test_blended_dataset.py::*",
         "test_blend_build.py::*",
@@ -83,6 +82,12 @@ DIFFERENCES: Sequence[Difference] = (
         "0.14 0.15",
         "test_*.py::test_mock*",
         "mock documents before 0.16 have ids beyond the vocabulary",
+    ),
+    Difference(
+        "0.16",
+        "test_training_datasets.py::test_middles*",
+        "fill in the middle of 0.16 cuts texts that hold their special tokens; ours, as main, "
+        "without them",
     ),
     Difference(
         "main",
