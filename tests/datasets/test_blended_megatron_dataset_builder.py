@@ -617,10 +617,10 @@ def test_deferred_blends_of_splits_without_documents(
     train, valid, _ = build([20, 5, 0], **settings, **cache)
     assert len(valid) == 6
     assert len({int(item["dataset_id"]) for item in map(train.__getitem__, range(21))}) == 2
-    with pytest.raises(PlanError, match=r"valid of .*few1 must hold tokens to give samples"):
+    with pytest.raises(PlanError, match=r"valid of .*few. must hold tokens to give samples"):
         valid[0]
     single = settings | {"blend": (few[:1], None)}
-    with pytest.raises(PlanError, match=r"valid of .*few1 must hold tokens to give samples"):
+    with pytest.raises(PlanError, match=r"valid of .*few. must hold tokens to give samples"):
         build([20, 5, 0], **single, **cache)
 
 

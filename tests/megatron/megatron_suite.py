@@ -25,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import typing
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
@@ -202,6 +203,48 @@ def find_owners() -> tuple[list[str], list[str]]:
     return ours, theirs
 
 
+class _Anything:
+    """Has every attribute, and as a decorator returns the function."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) and not settings else self
+
+    def __getitem__(self, key: Any) -> Any:
+        return self
+
+
+class _Triton(ModuleType):
+    """A module of Triton, whose kernels are never run."""
+
+    __path__: list[str] = []  # noqa: RUF012
+    __version__ = "3.0.0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything()
+
+
+def import_megatron_core() -> None:
+    """Import Megatron Core, with a stand-in for Triton, which is for GPUs, if that is missing."""
+    try:
+        importlib.import_module("megatron.core")
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        import torch
+
+        torch.compile(lambda value: value)  # imports what would take the stand-in for Triton
+        for name in ("triton", "triton.language", "triton.language.extra", "triton.testing"):
+            sys.modules[name] = _Triton(name)
+        importlib.import_module("megatron.core")
+
+
 def stand_in_for_cuda() -> None:
     """Let process groups be set up without CUDA: by Gloo, on one CPU."""
     import torch
@@ -279,6 +322,9 @@ def run_inside(checkout: Path, options: Sequence[str]) -> int:
     sys.path[:] = [str(checkout), *(path for path in sys.path if Path(path).resolve() != ROOT)]
     install()
     refuse_downloads()
+    if not hasattr(typing, "override"):  # Megatron's training package needs Python 3.12
+        typing.override = lambda function: function  # type: ignore[attr-defined]
+    import_megatron_core()
     if not torch.cuda.is_available():
         stand_in_for_cuda()
     stand_in_for_transformer_engine()

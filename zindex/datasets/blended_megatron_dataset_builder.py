@@ -18,15 +18,18 @@ from zindex.datasets.blend_requests import (
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
-from zindex.datasets.rank_agreement import describe_splits
+from zindex.datasets.rank_requests import describe_splits
 from zindex.datasets.ranks import collect, open_builds, open_step
-from zindex.datasets.sample_dataset import overrides
+from zindex.datasets.sample_dataset import has_fewer, overrides
 from zindex.datasets.utils import Split, is_distributed, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
+from zindex.formats.megatron_cache import describe
 from zindex.indexing.ensure import BuildRequest, Builds
 from zindex.io.request_threads import map_in_threads
 from zindex.io.system_errors import reason_of
+from zindex.maintenance.megatron_caches import list_caches
+from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.split import Bookends, split_range
 from zindex.samples.lengths import is_stored
 from zindex.text.kept_tokenizer import check_stores
@@ -115,7 +118,8 @@ class BlendedMegatronDatasetBuilder:
             if not _is_built_here(self.is_built_on_rank):
                 step.leave()
                 return [_nothing(request) for request in requests]
-            step.agree(describe_splits(self.cls, requests, self.config))
+            if step.num_ranks > 1:
+                step.agree(describe_splits(self.cls, requests, self.config))
             with _explain(self.cls, self.config), open_builds(self.config, step) as builds:
                 self._begin_known_blends(requests, builds)
                 kind: Any = type(self)
@@ -143,7 +147,22 @@ class BlendedMegatronDatasetBuilder:
                 continue
             if request.size > config.max_computed_rows:
                 plan = plan_blend(request.weights, request.size, request.split, config)
-                builds.add(BuildRequest(plan, config.path_to_cache), lambda store: None)
+                if not self._has_cache(request, plan):
+                    builds.add(BuildRequest(plan, config.path_to_cache), lambda store: None)
+
+    def _has_cache(self, request: SplitRequest, plan: BlendPlan) -> bool:
+        """Return whether there is a cache of Megatron Core's for a blend; it may not be sound."""
+        folder, split, config = self.config.path_to_cache or "", request.split, self.config
+        caches = list_caches(folder, f"{BlendedDataset.__name__}-{split.name}")
+        if not caches or not issubclass(self.cls, MegatronDataset):
+            return False
+        members = [
+            self.cls.identify(path, num_samples, split, config)
+            for path, num_samples in zip(request.paths, request.num_samples, strict=True)
+        ]
+        weights = plan.weights.tolist()
+        facts = BlendedDataset.identify(members, weights, request.size, split, config.order)
+        return any(name.startswith(describe(facts)[1]) for name in caches)
 
     def _open_members(
         self, requests: Sequence[SplitRequest | None], builds: Builds
@@ -355,7 +374,7 @@ class BlendedMegatronDatasetBuilder:
             if request.kind == "blend" and not len(getattr(dataset, "_indices", [0])):
                 continue
             wanted = dataset.num_samples
-            if wanted is not None and len(dataset) < wanted:
+            if wanted is not None and has_fewer(dataset, wanted):
                 raise PlanError(
                     f"{dataset.index_split.name} of {dataset.dataset_path} must have at least "
                     f"{wanted:,} samples, its {type(dataset).__name__} has {len(dataset):,}; ask "

@@ -1,4 +1,4 @@
-"""The requests that ranks compare, and the first field in which two of them differ."""
+"""The requests of builders and runs, and the first field in which those of two ranks differ."""
 
 import json
 from typing import Any
@@ -11,12 +11,8 @@ from zindex.config import RunConfig
 from zindex.datasets.blend_requests import request_splits
 from zindex.datasets.fim_dataset import GPTFIMDataset
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.rank_agreement import (
-    as_text,
-    describe_run,
-    describe_splits,
-    find_difference,
-)
+from zindex.datasets.rank_requests import describe_run, describe_splits
+from zindex.execution.rank_agreement import as_text, find_difference
 
 BLEND = {"blend": (["a", "b"], [3.0, 1.0]), "split": "90,10,0"}
 
