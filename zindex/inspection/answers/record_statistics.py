@@ -10,7 +10,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import ConfigError
-from zindex.formats.keyed.value_rules import TOKEN_KEYS
+from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.inspection.answers.show import name_mask
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store

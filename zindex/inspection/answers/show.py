@@ -10,7 +10,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
-from zindex.formats.keyed.value_rules import TOKEN_KEYS
+from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import is_store, open_source
