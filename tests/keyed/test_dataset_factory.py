@@ -36,7 +36,7 @@ def test_every_kind_loads(tmp_path: Path, storage_type: str | None) -> None:
 
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(
-        ConfigError, match="train_type must be one of seq, sft, dpo, grpo, .* got 'rl'"
+        ConfigError, match=r"train_type must be one of seq, sft, dpo, grpo, .* got 'rl'"
     ):
         DatasetFactory.create("rl", 4)
 

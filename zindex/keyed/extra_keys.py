@@ -52,7 +52,7 @@ def find_record_extras(
             return _has_equal_lengths(column, store.column(anchor.key))
 
         num_axes = 1 if column.lengths is None else 2
-        is_scalar = num_axes == 1 and _has_one_per_record(column)
+        is_scalar = num_axes == 1 and has_one_per_record(column)
         extras.append(_align(key, num_axes, is_scalar, anchors, is_aligned))
     return extras
 
@@ -96,7 +96,7 @@ def find_window_extras(
         known = column.num_records is not None and first.num_records is not None
         if column.length == first.length and (not known or _has_equal_lengths(column, first)):
             of_tokens.append(field)
-        elif known and column.num_records == first.num_records and _has_one_per_record(column):
+        elif known and column.num_records == first.num_records and has_one_per_record(column):
             of_records.append(field)
         else:
             reason = f"it has neither one value per token of {first.key!r} nor one per record"
@@ -144,7 +144,7 @@ def _leave_out(store: KeyedStore, key: str, reason: str) -> None:
     logger.warning("samples of %s do not have the key %r: %s", store.path, key, reason)
 
 
-def _has_one_per_record(column: Column) -> bool:
+def has_one_per_record(column: Column) -> bool:
     """Return whether each record is a single value."""
     count = column.num_records
     if count is None or column.length != count:

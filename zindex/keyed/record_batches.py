@@ -36,7 +36,8 @@ class PaddedBatch(SampleBatch):
         unpad: Callable[[int], dict[str, Any]],
         texts: Mapping[str, list[Any]],
     ) -> None:
-        super().__init__(tensors | dict(texts))
+        named: dict[str, Any] = {**tensors, **texts}
+        super().__init__(named)
         self._unpad = unpad
         self._texts = texts
 
@@ -89,7 +90,8 @@ def pad_records(
             tensor[row][kept] = value
             if field.mask is not None:
                 batch[field.mask][row][kept] = True
-    batch.update({name: [item[name] for item in items] for name in texts})
+    found: Any = {name: [item[name] for item in items] for name in texts}
+    batch.update(found)
     return batch
 
 
@@ -169,8 +171,8 @@ class RecordReads:
     def _check(self, store: KeyedStore, records: Int64Array) -> None:
         """Check that fields have the lengths of those they belong to, or one value per record."""
         for field in self.fields:
-            wrong = np.flatnonzero(self._lengths[field.name] != 1) if not field.axes else ()
-            if len(wrong):
+            wrong = np.flatnonzero(self._lengths[field.name] != 1)
+            if len(wrong) and not field.axes:
                 raise SourceError(
                     f"{field.key} must have one value per record, got "
                     f"{self._lengths[field.name][wrong[0]]:,} in record {records[wrong[0]]:,} of "

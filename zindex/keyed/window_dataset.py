@@ -15,7 +15,7 @@ from zindex.formats.keyed.record_schema import Field, RecordSchema
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, read_columns
-from zindex.keyed.extra_keys import find_window_extras
+from zindex.keyed.extra_keys import find_window_extras, has_one_per_record
 from zindex.keyed.field_reads import FieldRead, tensor_dtype
 from zindex.keyed.file_values import CopySpans
 from zindex.keyed.record_values import spread_records
@@ -215,7 +215,14 @@ class WindowDataset(BaseDataset):
     def _add_extras(self, store: KeyedStore, fields: Sequence[Field]) -> None:
         """Add the tensors of keys that the schema does not name, and those of records."""
         of_tokens, of_records = find_window_extras(store, fields)
-        of_records += [field for field in fields if not field.axes]
+        declared = [field for field in fields if not field.axes]
+        for field in declared:
+            if not has_one_per_record(store.column(field.key)):
+                raise SourceError(
+                    f"{field.key} of {store.path} must have one value per record, its records "
+                    "differ in length; make it again, or declare an axis"
+                )
+        of_records += declared
         self._parts += [(field, store.column(field.key)) for field in of_tokens]
         self._record_parts = [(field, store.column(field.key)) for field in of_records]
         if of_records:

@@ -243,7 +243,8 @@ class ConversationParser:
         SourceError
             If it is not such a list, or a text is empty.
         """
-        steps = self._need(record, name, self._find(record, name, list), f"a list of {name}")
+        found: list[str] | None = self._find(record, name, list)
+        steps = self._need(record, name, found, f"a list of {name}")
         for step in steps:
             if not isinstance(step, str) or not step:
                 raise SourceError(f"{name} must be texts that are not empty, got {step!r}")

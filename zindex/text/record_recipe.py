@@ -269,7 +269,7 @@ def _is_text(field: Field) -> bool:
 
 def _sources(field: Field) -> tuple[str, ...]:
     """Return the parts of a JSON object that the tokens of a field are made of."""
-    return field.made_of or (field.key,)
+    return (*field.made_of,) or (field.key,)
 
 
 def _root(schema: RecordSchema, field: Field) -> Field:

@@ -239,7 +239,7 @@ class SequenceReader:
     def _read_values(self, sample: Sample) -> dict[str, Any]:
         """Return the values that a JSON object itself has, by key."""
         fields, values = self.recipe.values, dict[str, Any]()
-        for key, field in reversed(fields.items()):
+        for key, field in reversed([*fields.items()]):
             if key in values:  # ids that are the names in the values of another field
                 continue
             part = part_of(field)

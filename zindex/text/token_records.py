@@ -288,9 +288,11 @@ class TokenRecords(EncodedFiles):
             prompt, *answers = lengths
             parts: dict[str, Sequence[int]] = {"sequence": lengths}
             if recipe.has_prompt:
-                parts = {"prompt": [prompt]} | ({"answer": answers} if recipe.answers else {})
+                parts = {"prompt": [prompt]}
+            if recipe.has_prompt and recipe.answers:
+                parts["answer"] = answers
             if recipe.is_joined:
-                parts |= {"sequence": [prompt + answer for answer in answers]}
+                parts["sequence"] = [prompt + answer for answer in answers]
             self.report.add(parts, cut)
             return cut
         try:

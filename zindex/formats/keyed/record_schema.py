@@ -369,7 +369,8 @@ class RecordSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as JSON values, as ``from_json`` and YAML files have it."""
-        declared = {item.name: item.to_json() for item in self.fields}
+        # A list, because the objects of a store's description have no order.
+        declared = [{"name": item.name} | item.to_json() for item in self.fields]
         found: dict[str, Any] = {"name": self.name, "fields": declared}
         found |= {} if self.modes == ("records",) else {"modes": list(self.modes)}
         return found | ({"keeps_fields": True} if self.keeps_fields else {})
@@ -381,8 +382,8 @@ class RecordSchema:
         Parameters
         ----------
         content
-            ``name``, ``fields``: the settings of each `Field` by its name, and optionally ``modes``
-            and ``keeps_fields``.
+            ``name``; ``fields``: the settings of each `Field` by its name, or a list of them; and
+            optionally ``modes`` and ``keeps_fields``.
         where
             Its source, for messages.
 
@@ -393,6 +394,8 @@ class RecordSchema:
         """
         own = _check_names(content, cls, where)
         declared = own.get("fields")
+        if isinstance(declared, list):
+            declared = {x.get("name") if isinstance(x, Mapping) else x: x for x in declared}
         if not isinstance(declared, Mapping):
             raise ConfigError(
                 f"fields of {where} must be a mapping from names to settings, got "
@@ -400,10 +403,11 @@ class RecordSchema:
             )
         made = []
         for name, settings in declared.items():
-            given = _check_names(settings or {}, Field, f"field {name!r}")
             with located(settings):
+                given = {} if settings is None else settings
+                given = _check_names(given, Field, f"field {name!r} of {where}")
                 made.append(Field(**{"name": name} | given))
-        modes = own.get("modes", ("records",))
+        modes: Any = own.get("modes", ("records",))
         modes = (modes,) if isinstance(modes, str) else modes
         return cls(own.get("name", ""), made, modes, bool(own.get("keeps_fields", False)))
 
@@ -444,7 +448,7 @@ def _align(item: Field, anchors: Mapping[str, Field]) -> Field:
     if anchor is None or item.like == item.key or anchor.values == "text":
         raise ConfigError(
             f"field {item.name!r} must be like the key of another field of numbers, got "
-            f"{item.like!r}; there are {', '.join(key for key in anchors if key != item.key)}"
+            f"{item.like!r}; there are {[key for key in anchors if key != item.key]}"
         )
     expected = _align(anchor, anchors).axes if anchor.like != item.key else anchor.axes
     axes = item.axes or expected
@@ -475,7 +479,7 @@ def _check_types(given: Any, where: str) -> None:
 
 
 @cache
-def _read_hints(kind: type) -> dict[str, Any]:
+def _read_hints(kind: Any) -> dict[str, Any]:
     """Return the types of the settings of a dataclass."""
     return get_type_hints(kind)
 
