@@ -230,7 +230,7 @@ def test_states_of_upstream_that_do_not_fit(
 
 
 def test_loaders_say_what_reads_a_state_of_upstream() -> None:
-    batches = keyed_loader(Numbers(10), 2, rank=0, num_ranks=1)
+    batches = keyed_loader(Numbers(10), 2, rank=0, num_ranks=1, collate=list)
     with pytest.raises(
         StateMismatchError, match=r"ResumableDistributedSampler\(dataset, order='as"
     ):
