@@ -332,7 +332,7 @@ class ConversationParser:
     def _choose_fields(self, name: str) -> tuple[str, ...]:
         """Return the fields of a part by the user's names."""
         renamed = [self.columns[n] for n in _SYNONYMS.get(name, (name,)) if n in self.columns]
-        return tuple(renamed) or COLUMNS[name]
+        return tuple(renamed) or COLUMNS.get(name, (name,))
 
     def _filled(self, record: Record, name: str) -> list[str]:
         """Return the non-empty fields of a part in a record."""

@@ -114,7 +114,7 @@ class Field:
                 f"{' and '.join(wrong)}; leave it out, or give the field other axes"
             )
         for name in ("dtype", "tensor_dtype"):
-            kinds = _STORED[self.values][1] if name == "dtype" else "biuf"
+            kinds = {*(_STORED[self.values][1] if name == "dtype" else "biuf")}
             if getattr(self, name) is not None and _kind_of(getattr(self, name)) not in kinds:
                 raise ConfigError(
                     f"{name} of field {self.name!r} must be one of {self.values}, such as "
@@ -179,8 +179,9 @@ class Field:
         wrong = find_invalid(given, is_tokens=self.values == "ids")
         if wrong is None and given.size and dtype.kind in "iuf":
             limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+            least, most = (x.item() if dtype.kind == "f" else x for x in (limits.min, limits.max))
             for number in (int(given.argmin()), int(given.argmax())):
-                if not limits.min <= given[number].item() <= limits.max:
+                if not least <= given[number].item() <= most:
                     wrong = number
         if wrong is not None:
             noun = "token ids from 0 on" if self.values == "ids" else "finite numbers"
