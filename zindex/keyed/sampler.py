@@ -277,7 +277,8 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
                 f"samples per rank, got {shown}, which may be before or after pass {epoch}; give "
                 f"iter 0 and epoch {epoch} or {epoch + 1}"
             )
-        return (epoch + is_ended) * self.num_samples + num_taken * self.num_ranks
+        position: int = (epoch + is_ended) * self.num_samples + num_taken * self.num_ranks
+        return position
 
     def _begin_at(self, position: int) -> None:
         """Start the next iteration at a position; the current one is no longer counted."""

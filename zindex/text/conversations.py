@@ -134,6 +134,8 @@ class ConversationParser:
         self.roles = dict(roles or {})
         self._known = {name: self._choose_fields(name) for name in names}
         self.keeps_images = keeps_images
+        # The fields of sets of parts that were asked for.
+        self._read_fields: dict[frozenset[str], set[str]] = {}
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the meaning of a record, as JSON values."""
@@ -258,10 +260,6 @@ class ConversationParser:
         """Raise a SourceError if all fields of a part are empty."""
         self._need(record, name, self.read_value(record, name), name)
 
-    def find_fields(self, names: Collection[str]) -> set[str]:
-        """Return the fields that parts may be in."""
-        return {field for name in names for field in self._fields(name)}
-
     def read_group(
         self, record: Record, name: str = "responses", score: str | None = "rewards"
     ) -> Group:
@@ -300,9 +298,13 @@ class ConversationParser:
         ]
         return Group(answers, [float(reward) for reward in rewards])
 
-    def find_unread(self, record: Record, parts: Collection[str]) -> list[str]:
+    def find_unread(self, record: Record, parts: frozenset[str]) -> list[str]:
         """Return the non-empty fields of a record that no part of some has."""
-        read = self.find_fields([x for x in parts if x != "images" or self.keeps_images])
+        read = self._read_fields.get(parts)
+        if read is None:
+            known = [x for x in parts if x != "images" or self.keeps_images]
+            read = {field for name in known for field in self._fields(name)}
+            self._read_fields[parts] = read
         return [
             name
             for name, value in record.items()

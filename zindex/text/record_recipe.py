@@ -65,7 +65,17 @@ class Recipe:
         """Whether a prompt and an answer are limited together."""
         return self.has_prompt and bool(self.answers) and not self.is_group
 
-    @property
+    @cached_property
+    def score(self) -> str | None:
+        """The first part that has a number for each answer of a group."""
+        found = (
+            part_of(field)
+            for field in self.values.values()
+            if field.like is not None and not field.is_group and field.values == "floats"
+        )
+        return next(found, None) if self.is_group else None
+
+    @cached_property
     def takes_ids(self) -> bool:
         """Whether objects may have token ids instead of texts, as other values belong to tokens."""
         is_plain = not (self.whole or self.is_steps or self.is_group)

@@ -164,12 +164,7 @@ class SequenceReader:
             return self._check([parser.read_asked(sample)])
         if not recipe.is_group:
             return self._check(parser.read_answers(sample, recipe.answers))
-        scores = [
-            part_of(field)
-            for field in recipe.values.values()
-            if field.like is not None and not field.is_group and field.values == "floats"
-        ]
-        group = parser.read_group(sample, recipe.answers[0], scores[0] if scores else None)
+        group = parser.read_group(sample, recipe.answers[0], recipe.score)
         return self._check(group.answers)
 
     def _cut(self, sample: Sample) -> list[TextSequence]:

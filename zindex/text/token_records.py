@@ -187,12 +187,15 @@ class TokenRecords(EncodedFiles):
         keys = [[sequence.keys for sequence in sequences] for _, sequences, _ in batch]
         unique = dict.fromkeys(key for own in keys for found in own for key in found)
         parts = self._encode_parts(list(unique), batch)
+        is_limited = self.report is not None or bool(self.settings.limits.limits)
         for (sample, sequences, values), own in zip(batch, keys, strict=True):
             pieces = [[parts[key] for key in found] for found in own]
             whole = [*map(self._join, sequences, pieces)]
-            kept, spans, media = self._cut(sample, sequences, whole)
-            if kept is None:
+            cut = self._cut_lengths(sample, [len(ids) for ids, _ in whole]) if is_limited else None
+            if cut is not None and cut.lost and self.settings.limits.on_long == "drop":
+                self.num_dropped += 1
                 continue
+            kept, spans, media = self._cut(sequences, whole, cut)
             try:
                 record = self.recipe.make(whole, kept, spans, values)
                 if self.recipe.schema.keeps_fields:
@@ -208,24 +211,18 @@ class TokenRecords(EncodedFiles):
             yield {"__key__": sample["__key__"], "__url__": sample["__url__"]} | record
 
     def _cut(
-        self, sample: Sample, sequences: Sequence[TextSequence], whole: Sequence[Encoded]
-    ) -> tuple[Sequence[Encoded] | None, Sequence[Span] | None, Sequence[Medium]]:
+        self, sequences: Sequence[TextSequence], whole: Sequence[Encoded], cut: Cut | None
+    ) -> tuple[Sequence[Encoded], Sequence[Span] | None, Sequence[Medium]]:
         """Return what is kept of the sequences of a record, its spans, and the images in it.
 
-        There are no spans if all is kept, and no sequences if the record is dropped.
+        There are no spans if all is kept.
         """
         media: Sequence[Medium] = ()
         if self.media is not None and sequences[0].media:
             places = np.flatnonzero(whole[0].ids == self._media_id)
             media = place_media(sequences[0].media, sequences[0].counts, places)
-        if self.report is None and not self.settings.limits.limits:
+        if cut is None or not cut.lost:
             return whole, None, media
-        cut = self._cut_lengths(sample, [len(ids) for ids, _ in whole])
-        if not cut.lost:
-            return whole, None, media
-        if self.settings.limits.on_long == "drop":
-            self.num_dropped += 1
-            return None, None, media
         self.num_truncated += 1
         self.num_cut_tokens += sum(cut.lost.values())
         spans = cut.spans

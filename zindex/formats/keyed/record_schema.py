@@ -462,9 +462,9 @@ def _align(item: Field, anchors: Mapping[str, Field]) -> Field:
     return replace(item, axes=axes)
 
 
-def _check_types(given: Any, where: str) -> None:
-    """Check the settings of a dataclass against their annotations."""
-    for name, kind in _read_hints(type(given)).items():
+def _check_types(given: Field, where: str) -> None:
+    """Check the settings of a field against their annotations."""
+    for name, kind in _read_hints().items():
         value = getattr(given, name)
         if get_origin(kind) is Literal:
             check_choice(f"{name} of {where}", value, get_args(kind))
@@ -480,9 +480,9 @@ def _check_types(given: Any, where: str) -> None:
 
 
 @cache
-def _read_hints(kind: Any) -> dict[str, Any]:
-    """Return the types of the settings of a dataclass."""
-    return get_type_hints(kind)
+def _read_hints() -> dict[str, Any]:
+    """Return the types of the settings of a field."""
+    return get_type_hints(Field)
 
 
 def _check_names(values: Any, kind: type, where: str) -> dict[str, Any]:
@@ -507,7 +507,7 @@ def _kind_of(dtype: str) -> str:
 
 def join_items(field: Field, items: Sequence[AnyArray]) -> dict[str, AnyArray]:
     """Return the stored fields of a group: its values, and the lengths of its items."""
-    values = np.concatenate([np.empty(0, field.stored_dtype), *items])
+    values = np.concatenate(items) if items else np.empty(0, field.stored_dtype)
     lengths = np.array([*map(len, items)], np.int64)
     return {field.key: values, f"{field.key}{LENGTH_SUFFIX}": lengths}
 
