@@ -8,7 +8,8 @@ import pytest
 from tests.text.small_tokenizer import read_ids
 from tests.text.test_token_records import END, make, open_records
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.text.chat_template import PLAIN
 from zindex.text.conversations import ConversationParser
 from zindex.text.record_recipe import recipe_of

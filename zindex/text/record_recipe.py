@@ -9,13 +9,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.formats.keyed.record_schema import (
-    EACH,
-    LENGTH_SUFFIX,
-    Field,
-    RecordSchema,
-    join_items,
-)
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import EACH, LENGTH_SUFFIX, Field, join_items
 from zindex.text.token_spans import Span
 
 #: Parts of a JSON object that are a whole sequence: a text or a conversation. Documents come first

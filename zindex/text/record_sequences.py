@@ -7,7 +7,7 @@ from typing import Any
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.formats.keyed.record_schema import Field
+from zindex.formats.keyed.schema_field import Field
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
 from zindex.text.loss_masks import DialogueCutter, MaskedText

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import GRPO, KTO, PRESETS, find_schema, find_token_keys
 
 YAML = """\
