@@ -148,7 +148,7 @@ class SequenceReader:
         return [MaskedText(prompt), answer]
 
     def read_dialogues(self, sample: Sample) -> Sequence[Dialogue]:
-        """Return the conversations of a JSON object; none if it has texts alone.
+        """Return the conversations of a JSON object; none if it has texts or ids alone.
 
         Raises
         ------
@@ -156,6 +156,8 @@ class SequenceReader:
             If it is damaged.
         """
         recipe, parser = self.recipe, self.parser
+        if self._has_ids(sample):
+            return []
         if not recipe.has_prompt:
             if not recipe.whole or self._read_text(sample) is not None:
                 return []
@@ -170,9 +172,7 @@ class SequenceReader:
     def _cut(self, sample: Sample) -> list[TextSequence]:
         """Return the sequences of a JSON object."""
         recipe, parser = self.recipe, self.parser
-        if recipe.takes_ids and any(
-            parser.read_value(sample, f"{name}_ids") is not None for name in recipe.answers
-        ):
+        if self._has_ids(sample):
             names = [PROMPT] * recipe.has_prompt + [*recipe.answers]
             return [self._take(sample, name) for name in names]
         if recipe.has_prompt:
@@ -190,6 +190,11 @@ class SequenceReader:
         counts = [self._media.count(item.height, item.width) for item in media]
         masked = expand(masked, self._media.placeholder, counts)
         return [replace(self._sequence([masked], dialogue), media=media, counts=counts)]
+
+    def _has_ids(self, sample: Sample) -> bool:
+        """Return whether a JSON object has token ids instead of texts."""
+        names = self.recipe.answers if self.recipe.takes_ids else ()
+        return any(self.parser.read_value(sample, f"{name}_ids") is not None for name in names)
 
     def _cut_answers(self, sample: Sample) -> list[TextSequence]:
         """Return the prompt that conversations share, and the answer of each."""
