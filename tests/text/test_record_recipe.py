@@ -208,6 +208,7 @@ def test_columns_name_the_fields_of_own_parts() -> None:
         ([Field("a", values="floats")], "it has no field of token ids"),
         ([*ANSWER, Field("b", axes="b", made_of="document")], "'document' must be its only source"),
         ([*ANSWER, Field("b", axes=("g", "b"))], "'b' must be its only answers"),
+        ([*ANSWER, Field("b", values="numbers", made_of="positions")], "positions, 'b', must be l"),
         (
             [Field("a", axes="a", made_of=("b", "c"))],
             "'a' must be made of one text, or of the prom",

@@ -12,7 +12,7 @@ from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
 from zindex.text.loss_masks import DialogueCutter, MaskedText
 from zindex.text.media import MediaRule, Medium, expand, find_media
-from zindex.text.record_recipe import DOCUMENT, PROMPT, Recipe, part_of
+from zindex.text.record_recipe import DOCUMENT, PROMPT, Recipe, is_each, part_of
 from zindex.text.text_checks import SpecialTexts
 from zindex.text.text_encoder import TextEncoder
 from zindex.text.token_settings import UNKNOWN_ID, TokenSettings
@@ -110,7 +110,8 @@ class SequenceReader:
         values = self._read_values(sample)
         marks = sequences[-1].marks
         if marks is not None:
-            marks = _find_marks(values, len(marks))
+            keys = [key for key, field in self.recipe.values.items() if is_each(field)]
+            marks = _find_marks(values, keys, len(marks))
             sequences[-1] = replace(sequences[-1], marks=marks)
         return sequences, values
 
@@ -309,10 +310,11 @@ class SequenceReader:
         return self.settings.begin_id, self.settings.end_id
 
 
-def _find_marks(values: dict[str, Any], count: int) -> list[bool]:
+def _find_marks(values: dict[str, Any], keys: Sequence[str], count: int) -> list[bool]:
     """Return which steps have a label, and leave out the others, whose labels are null."""
     marks = [True] * count
-    for key, value in values.items():
+    for key in keys:
+        value = values[key]
         if isinstance(value, list) and len(value) == count:
             marks = [one is not None for one in value]
             values[key] = [one for one in value if one is not None]

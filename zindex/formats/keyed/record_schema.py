@@ -137,11 +137,11 @@ class RecordSchema:
         ------
         SourceError
             If it lacks a key or has another one, a number does not fit its dtype, a float is not
-            finite, a token id is negative, or keys that belong together differ in length. The
-            caller adds where the record is.
+            finite, a token id is negative, or keys that belong together differ in length. With
+            ``keeps_fields``, other keys are texts. The caller adds where the record is.
         """
         others = sorted(name for name in record if name not in self.by_key and name[:2] != "__")
-        if others:
+        if others and not self.keeps_fields:
             remedy = suggest(others[0], list(self.by_key)) or "; leave it out, or declare it"
             raise SourceError(
                 f"a record of {self.name!r} must have the keys {', '.join(self.by_key)}, got "
@@ -173,7 +173,7 @@ class RecordSchema:
             like = self.by_key[key].like
             if like is not None and like in lengths:
                 _compare(key, own, like, lengths[like])
-        return found
+        return found | {name: record[name] for name in others}
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as JSON values, as ``from_json`` and YAML files have it."""
@@ -203,10 +203,11 @@ class RecordSchema:
         own = _check_names(content, cls, where)
         declared = own.get("fields")
         if isinstance(declared, list):
-            declared = {x.get("name") if isinstance(x, Mapping) else x: x for x in declared}
+            named = {str(x.get("name") if isinstance(x, Mapping) else x): x for x in declared}
+            declared = named if len(named) == len(declared) else declared
         if not isinstance(declared, Mapping):
             raise ConfigError(
-                f"fields of {where} must be a mapping from names to settings, got "
+                f"fields of {where} must be a mapping from different names to settings, got "
                 f"{shorten(declared)}"
             )
         made = []
@@ -216,8 +217,13 @@ class RecordSchema:
                 given = _check_names(given, Field, f"field {name!r} of {where}")
                 made.append(Field(**{"name": name} | given))
         modes: Any = own.get("modes", ("records",))
-        modes = (modes,) if isinstance(modes, str) else modes
-        return cls(own.get("name", ""), made, modes, bool(own.get("keeps_fields", False)))
+        modes = modes if isinstance(modes, list | tuple) else (modes,)
+        keeps_fields = own.get("keeps_fields", False)
+        if not isinstance(keeps_fields, bool):
+            raise ConfigError(
+                f"keeps_fields of {where} must be true or false, got {shorten(keeps_fields)}"
+            )
+        return cls(own.get("name", ""), made, modes, keeps_fields)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -248,17 +254,17 @@ class RecordSchema:
         return "\n".join(rows)
 
 
-def _align(item: Field, anchors: Mapping[str, Field]) -> Field:
+def _align(item: Field, anchors: Mapping[str, Field], followers: tuple[str, ...] = ()) -> Field:
     """Return a field with the axes of the one that it is like, after checking that they agree."""
     if item.like is None:
         return item
-    anchor = anchors.get(item.like)
-    if anchor is None or item.like == item.key or anchor.values == "text":
+    anchor, followers = anchors.get(item.like), (*followers, item.key)
+    if anchor is None or item.like in followers or anchor.values == "text":
         raise ConfigError(
-            f"field {item.name!r} must be like the key of another field of numbers, got "
-            f"{item.like!r}; there are {[key for key in anchors if key != item.key]}"
+            f"field {item.name!r} must be like the key of another field of numbers, which is not "
+            f"like it, got {item.like!r}; there are {[key for key in anchors if key != item.key]}"
         )
-    expected = _align(anchor, anchors).axes if anchor.like != item.key else anchor.axes
+    expected = _align(anchor, anchors, followers).axes
     axes = item.axes or expected
     shared = min(len(axes), len(expected))
     if not shared or axes[:shared] != expected[:shared]:
