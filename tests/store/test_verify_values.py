@@ -11,6 +11,8 @@ from tests.cli import commands
 from tests.ingest.records.sources import ListFiles
 from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.ingest.records.import_records import import_records
 from zindex.store import verify_values
@@ -82,6 +84,18 @@ def test_values_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(verify_values, "open_store", refuse)
     assert verify_store(sound.root).is_sound
+
+
+def test_keys_of_own_kinds_are_checked(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    schema = RecordSchema("own", [Field("query", axes="query"), Field("score", values="floats")])
+    source = write_jsonl(tmp_path / "in.jsonl", [{"query": "abc", "score": 1}])
+    store = tokenize(source, tmp_path / "s", schema, tokenizer=tmp_path / "tokenizer")
+    assert verify_store(store.root).is_sound
+    (tmp_path / "s" / NOTE_KEY).unlink()
+    write_note(store.root, TokenizerNote("another", 200), {})
+    [found] = verify_store(store.root).invalid
+    assert "token ids of 'query' must be from 0 to 199, got 258 in record 0 of" in found.problem
 
 
 def test_other_records_may_hold_any_numbers(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import StoreError, VerificationError
-from zindex.formats.keyed.value_rules import TOKEN_KEYS, describe_invalid, find_invalid
+from zindex.formats.keyed.schema_presets import find_token_keys
+from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.io.objects import Place
 from zindex.store.open import open_store
 from zindex.store.records import KIND, Form, read_fields
@@ -33,12 +34,13 @@ class ValueChecks:
         self._found: dict[str, tuple[int, int | float]] = {}
         self._lock = Lock()
         fields = [each for each in read_fields(spec, root).values() if each.form == Form.NUMBERS]
-        is_keyed = any(field.name in TOKEN_KEYS for field in fields)
+        self._token_keys = find_token_keys(spec)
+        is_keyed = any(field.name in self._token_keys for field in fields)
         #: Fields whose values are checked, by array.
         self.fields = {
             field.value.name: field
             for field in fields
-            if is_keyed and (field.name in TOKEN_KEYS or np.dtype(field.dtype).kind == "f")
+            if is_keyed and (field.name in self._token_keys or np.dtype(field.dtype).kind == "f")
         }
         if self.fields:
             try:
@@ -49,7 +51,7 @@ class ValueChecks:
 
     def inspect(self, array: str, first: int, values: AnyArray) -> None:
         """Check values of an array in `fields`: shape (values,), from row ``first`` on."""
-        is_tokens = self.fields[array].name in TOKEN_KEYS
+        is_tokens = self.fields[array].name in self._token_keys
         wrong = find_invalid(values, is_tokens=is_tokens, num_ids=self._num_ids)
         if wrong is None:
             return
