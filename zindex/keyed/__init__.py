@@ -1,7 +1,8 @@
 """Keyed token stores: seq, sft, dpo and grpo datasets, and a resumable distributed sampler.
 
 ``DatasetFactory.load`` opens a store of any format as a dataset for one kind of training, and
-``StoreFactory`` opens the store itself. The names are those of AstrAI.
+``StoreFactory`` opens the store itself. The names are those of AstrAI. ``append`` and
+``GrowingDataset`` write and read stores that grow while a model trains.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +13,17 @@ if TYPE_CHECKING:
     from zindex.formats.keyed.shards import detect_format as detect_format
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
+    from zindex.keyed.growing.compaction import compact as compact
+    from zindex.keyed.growing.compaction import compacting as compacting
+    from zindex.keyed.growing.dataset import GrowingBatches as GrowingBatches
+    from zindex.keyed.growing.dataset import GrowingDataset as GrowingDataset
+    from zindex.keyed.growing.dataset import growing_loader as growing_loader
+    from zindex.keyed.growing.eviction import evict as evict
+    from zindex.keyed.growing.eviction import release as release
+    from zindex.keyed.growing.store import GrowingStore as GrowingStore
+    from zindex.keyed.growing.store import open_growing as open_growing
+    from zindex.keyed.growing.writer import GrowingWriter as GrowingWriter
+    from zindex.keyed.growing.writer import append as append
     from zindex.keyed.loader import keyed_loader as keyed_loader
     from zindex.keyed.preference_datasets import dpo_collate_fn as dpo_collate_fn
     from zindex.keyed.preference_datasets import grpo_collate_fn as grpo_collate_fn
