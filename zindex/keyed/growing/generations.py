@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
+from zindex.errors import StoreNotFoundError
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.history import Home
 from zindex.keyed.growing.homes import FieldArrays
@@ -127,8 +128,26 @@ class _FieldParts:
         generations = self.generations
         wanted = [generations.view.homes[number] for number in numbers]
         log = generations.log
-        opened = log.reader.open(wanted, log.history.rows)
+        try:
+            opened = log.reader.open(wanted, log.history.rows)
+        except StoreNotFoundError as error:
+            raise self._explain(error, wanted) from error
         return [opened[home.name][self.field][self.kind] for home in wanted]
+
+    def _explain(self, error: StoreNotFoundError, homes: list[Home]) -> StoreNotFoundError:
+        """Return the error for homes of which one is missing: it may have been evicted."""
+        log = self.generations.log
+        with log.lock:
+            log.advance()
+            live, numbers = log.history.find_live(), log.history.numbers
+        for home in homes:
+            if not live[home.start : home.stop].any():
+                first, last = numbers[[home.start, home.stop - 1]].tolist()
+                return StoreNotFoundError(
+                    f"generations {first} to {last} of {log.root} were evicted, and removed by "
+                    "`zindex gc`; resume from a later state, or evict and release later"
+                )
+        return error
 
     def refresh(self, view: object) -> bool:
         """Look for the parts again; return whether they have moved since a view."""

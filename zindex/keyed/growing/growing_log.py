@@ -78,6 +78,11 @@ class GrowingLog:
         self.lock = threading.RLock()
         self._load_summary()
         self.advance()
+        number = self.history.number + 1
+        if files.exists(self.log.path(number + 1)) and self.log.read(number) is None:
+            raise VerificationError(
+                f"{self.log.path(number)} must exist, as commit {number + 1} does; {_REMEDY}"
+            )
 
     def advance(self) -> bool:
         """Read the commits since the last call; return whether there are any."""

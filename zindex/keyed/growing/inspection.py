@@ -75,7 +75,8 @@ def verify_growing(
         if isinstance(error, OSError):  # missing, or not to be read
             raise
         report = StoreReport(place_of(store), was_committed=True)
-        report.add(GROWING_KEY, _shorten(error))
+        is_described = str(report.root / GROWING_KEY) not in str(error)
+        report.add(LOG_KEY if is_described else GROWING_KEY, _shorten(error))
         return report
     report = StoreReport(log.root, {"kind": "growing", "fingerprint": log.identity})
     report.was_committed = True

@@ -113,7 +113,7 @@ def _divide(reader: JoinedRows, spans: Spans, found: list[Spans]) -> Int64Array:
     parts, is_offset = reader.source.find_parts(), int(reader.is_offset)
     ends = parts.stops + is_offset
     first = np.minimum(np.searchsorted(parts.stops, starts, "right"), len(ends) - 1)
-    last = np.minimum(np.searchsorted(ends, stops, "left"), len(ends) - 1)
+    last = np.clip(np.searchsorted(ends, stops, "left"), first, len(ends) - 1)
     counts = np.where(stops > starts, last - first + 1, 0)
     span = np.repeat(np.arange(len(starts)), counts)
     number = np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts - first, counts)
