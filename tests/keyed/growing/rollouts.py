@@ -1,12 +1,13 @@
 """Records of rollouts that their first token identifies."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.killing import Killed, death_before
+from zindex.io import files
 from zindex.keyed.growing.writer import append
-
-KEYS = ("prompts", "responses", "masks", "rewards", "logprobs", "answer")
 
 
 def rollout(number: int) -> dict[str, Any]:
@@ -31,3 +32,9 @@ def numbers_of(batch: dict[str, Any]) -> list[int]:
     """Return the numbers of the rollouts of a batch."""
     found: list[int] = batch["prompts"][:, 0].tolist()
     return found
+
+
+def die_before_write(number: int, work: Callable[[], object]) -> None:
+    """Do work that dies before it writes the file of a number, counted from 0."""
+    with suppress(Killed), death_before(number, (files, "write_once")):
+        work()

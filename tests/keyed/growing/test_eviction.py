@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.keyed.growing.rollouts import grow, numbers_of
-from tests.killing import Killed, death_before
+from tests.keyed.growing.rollouts import die_before_write, grow, numbers_of
 from zindex.errors import ConfigError, StateMismatchError, StoreNotFoundError
-from zindex.io import files
 from zindex.keyed.growing.compaction import compact
 from zindex.keyed.growing.dataset import GrowingDataset, growing_loader
 from zindex.keyed.growing.eviction import (
@@ -83,9 +81,7 @@ def test_only_what_is_unreachable_is_removed(store: Path) -> None:
 
 def test_compacted_files_are_removed_and_what_killed_writers_left(store: Path) -> None:
     for call in range(3):
-        with pytest.raises(Killed), death_before(call, (files, "write_once")):
-            grow(store, [99])
-            raise Killed
+        die_before_write(call, lambda: grow(store, [99]))
     compact(store, min_count=7)
     (store / "_zindex" / "log" / "000000" / "008.json.0123456789ab.partial").write_text("")
     for each in (store / "_zindex" / "files").iterdir():

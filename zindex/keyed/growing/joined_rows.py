@@ -1,6 +1,7 @@
 """Arrays that consist of parts in several files and stores, read by position in one round."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
@@ -78,39 +79,47 @@ class JoinedRows(RoundReader):
 
 def _read_parts(wanted: Sequence[Spans]) -> list[AnyArray]:
     """Return the spans of several joined arrays; an error if a part has moved."""
-    results: list[AnyArray] = []
-    spans_of_parts: list[Spans] = []
-    shifted = []
+    requests: list[Spans] = []
+    # Complete the result of each of ``wanted``, once the requests are answered.
+    finish: list[Callable[[list[AnyArray]], AnyArray]] = []
     for spans in wanted:
         reader = cast("JoinedRows", spans.reader)
-        starts, stops, out, places = spans.resolve()
-        results.append(out)
-        target, at = out, places
-        if reader.is_offset:  # read one after the other, then shifted and put in their places
-            lengths = stops - starts
-            at = np.cumsum(lengths) - lengths
-            target = np.empty(int(lengths.sum()), np.int64)
-        shifts = _divide(reader, Spans(reader, starts, stops, target, at), spans_of_parts)
-        if reader.is_offset:
-            shifted.append((out, target, shifts, np.repeat(places - at, lengths)))
-    read_many(spans_of_parts)
-    for out, rows, shifts, moves in shifted:
-        out[np.arange(len(rows)) + moves] = rows + shifts
-    return results
+        parts = reader.source.find_parts()
+        is_single = len(parts.starts) == 1 and not (reader.is_offset and spans.out is not None)
+        array = reader.source.open_parts([0])[0] if is_single else None
+        if isinstance(array, RowReader):  # which reads on its own
+            reader.refuse(spans.starts, spans.stops)
+            move = int(parts.skips[0] - parts.starts[0])
+            shift = int(parts.shifts[0]) if reader.is_offset else 0
+            finish.append(partial(_take, len(requests), shift))
+            starts, stops = spans.starts + move, spans.stops + move
+            requests.append(spans._replace(reader=array, starts=starts, stops=stops))
+        else:
+            finish.append(_divide(reader, parts, spans, requests))
+    answers = read_many(requests)
+    return [complete(answers) for complete in finish]
 
 
-def _divide(reader: JoinedRows, spans: Spans, found: list[Spans]) -> Int64Array:
-    """Divide spans at the borders of parts: copy what is in memory, and add the others to a list.
+def _take(number: int, shift: int, answers: list[AnyArray]) -> AnyArray:
+    return answers[number] + shift if shift else answers[number]
+
+
+def _divide(
+    reader: JoinedRows, parts: Parts, spans: Spans, requests: list[Spans]
+) -> Callable[[list[AnyArray]], AnyArray]:
+    """Divide spans at the borders of parts; copy what is in memory, and request the rest.
 
     Returns
     -------
-    shifts
-        Shape (rows of all spans,), int64: what to add to each row, if they are offsets.
+    complete
+        Returns the rows, once the requests are answered.
     """
-    _, starts, stops, out, places = spans
-    assert out is not None
-    assert places is not None
-    parts, is_offset = reader.source.find_parts(), int(reader.is_offset)
+    starts, stops, out, places = spans.resolve()
+    is_offset, target, at = int(reader.is_offset), out, places
+    if is_offset:  # read one after the other, then shifted and put in their places
+        lengths = stops - starts
+        at = np.cumsum(lengths) - lengths
+        target = np.empty(int(lengths.sum()), np.int64)
     ends = parts.stops + is_offset
     first = np.minimum(np.searchsorted(parts.stops, starts, "right"), len(ends) - 1)
     last = np.clip(np.searchsorted(ends, stops, "left"), first, len(ends) - 1)
@@ -118,20 +127,31 @@ def _divide(reader: JoinedRows, spans: Spans, found: list[Spans]) -> Int64Array:
     span = np.repeat(np.arange(len(starts)), counts)
     number = np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts - first, counts)
     begin = np.maximum(starts[span], parts.starts[number] + is_offset * (number > first[span]))
-    lengths = np.minimum(stops[span], ends[number]) - begin
-    kept = lengths > 0
-    span, number, begin, lengths = span[kept], number[kept], begin[kept], lengths[kept]
-    at = places[span] + begin - starts[span]
-    local = begin - parts.starts[number] + parts.skips[number]
-    order = np.argsort(number, kind="stable")
-    numbers, firsts = np.unique(number[order], return_index=True)
-    groups = np.split(order, firsts[1:]) if len(numbers) else []
-    for rows, array in zip(groups, reader.source.open_parts(numbers.tolist()), strict=True):
-        begins, sizes, targets = local[rows], lengths[rows], at[rows]
+    sizes = np.minimum(stops[span], ends[number]) - begin
+    kept = sizes > 0
+    span, number, begin, sizes = span[kept], number[kept], begin[kept], sizes[kept]
+    targets = at[span] + begin - starts[span]
+    begin += parts.skips[number] - parts.starts[number]
+    opened = np.unique(number).tolist()
+    arrays = dict(zip(opened, reader.source.open_parts(opened), strict=True))
+    for part, array in arrays.items():
         if isinstance(array, RowReader):
-            found.append(Spans(array, begins, begins + sizes, out, targets))
-            continue
-        places_of = zip(begins.tolist(), sizes.tolist(), targets.tolist(), strict=True)
-        for start, size, target in places_of:
-            out[target : target + size] = array[start : start + size]
-    return np.repeat(parts.shifts[number], lengths) if is_offset else parts.shifts
+            rows = np.flatnonzero(number == part)
+            firsts = begin[rows]
+            requests.append(Spans(array, firsts, firsts + sizes[rows], target, targets[rows]))
+            arrays[part] = None
+    pieces = zip(number.tolist(), begin.tolist(), sizes.tolist(), targets.tolist(), strict=True)
+    for part, start, size, place in pieces:
+        array = arrays[part]
+        if array is not None:
+            target[place : place + size] = array[start : start + size]
+    if not is_offset:
+        return lambda answers: out
+    shifts = np.repeat(parts.shifts[number], sizes)
+    moves = np.arange(len(target)) + np.repeat(places - at, stops - starts)
+
+    def complete(answers: list[AnyArray]) -> AnyArray:
+        out[moves] = target + shifts
+        return out
+
+    return complete

@@ -8,7 +8,6 @@ all others read it, also after they were killed and started again. No rank waits
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -308,7 +307,7 @@ def read_rules(root: Place, reader: str) -> RoundRules:
     """
     path = reader_folder(root, reader) / _READER_KEY
     try:
-        content: Mapping[str, Any] = read_sealed(path, _DIGEST, _REMEDY)
+        content = read_sealed(path, _DIGEST, _REMEDY)
     except StoreNotFoundError:
         raise StoreNotFoundError(
             f"{root} must have the reader {reader!r}, it has {list_readers(root)}; name one"
