@@ -93,6 +93,11 @@ def test_entries_are_parsed() -> None:
     assert parse_entry(fields, "x") == entry
     with pytest.raises(StoreError, match=r"x must be one of append, compact, evict, got 'merge'"):
         parse_entry({"kind": "merge"}, "x")
+    entry = {"kind": "compact", "name": "../x", "first": 1, "last": 2, "nbytes": 3, "digest": ""}
+    with pytest.raises(
+        StoreError, match=r"x must name files by digits and letters, it has '../x';"
+    ):
+        parse_entry(entry, "x")
     with pytest.raises(StoreError, match=r"x must hold"):
         parse_entry({"kind": "evict", "version_below": "1", "number_below": None}, "x")
 

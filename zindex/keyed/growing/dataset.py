@@ -1,6 +1,5 @@
 """Rounds of a growing store as a torch dataset, its loader, and its batches as an iterable."""
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Unpack
@@ -12,6 +11,7 @@ from zindex.errors import ConfigError, StateMismatchError
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.dataset_factory import DatasetFactory
+from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.rounds import Priority, Round, RoundJournal, RoundRules
 from zindex.keyed.growing.store import GrowingStore
@@ -108,7 +108,7 @@ class GrowingDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._template = _create_template(train_type, options)
         self._journal = RoundJournal(GrowingLog(store), reader, rules)
         self._view: GrowingStore | None = None
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         settings = {name: getattr(rules, name) for name in rules.__slots__}
         self._arguments = (
             train_type,

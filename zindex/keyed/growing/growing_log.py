@@ -1,6 +1,5 @@
 """The description and the log of a growing store: open, follow and commit."""
 
-import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,12 +17,14 @@ from zindex.io import files
 from zindex.io.backoff import Backoff
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.fields import GrowingKey, GrowingSchema
+from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.history import Entry, History, parse_entry
 from zindex.keyed.growing.homes import HomeReader
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.store.check_place import PLAN_KEY, ROOT_KEY, check_place
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal
+from zindex.store.records import check_dtypes
 
 LOG_KEY = "_zindex/log"
 SUMMARY_KEY = "_zindex/summary.json"
@@ -70,12 +71,13 @@ class GrowingLog:
         #: Identity of the store, drawn when it was made.
         self.identity: str = parse_as(str, content.get("id"), where)
         keys = parse_as(_KEYS, content.get("keys"), where)
+        check_dtypes({key.name: key.dtype for key in keys})
         self.schema = GrowingSchema(keys, parse_as(_NUM_IDS, content.get("num_ids"), where))
         self.log = NumberedLog(self.root / LOG_KEY)
         self.history = History(len(self.schema.fields))
         self.reader = HomeReader(self.root, self.schema)
         #: Held while the history is read or extended.
-        self.lock = threading.RLock()
+        self.lock = fork_safe_lock()
         self._load_summary()
         self.advance()
         number = self.history.number + 1

@@ -4,6 +4,7 @@ Records have global numbers, in the order of the commits; these never change. Wh
 does: compaction moves them to larger stores.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -75,6 +76,7 @@ class Home:
     digest: str
 
 
+_NAME = re.compile(r"[0-9a-f-]{1,80}")
 _SUMMARY: Any = tuple[Home, ...]
 _EVICTIONS: Any = tuple[tuple[int, Eviction], ...]
 # Columns of the table before those of the stored fields.
@@ -90,7 +92,18 @@ def parse_entry(content: Mapping[str, Any], where: str) -> Entry:
             f"{where} must be one of {', '.join(_KINDS)}, got {shorten(kind)}; update zindex"
         )
     entry: Entry = parse_as(_KINDS[kind], fields, where)
+    if not isinstance(entry, Eviction):
+        _check_name(entry.name, where)
     return entry
+
+
+def _check_name(name: str, where: str) -> None:
+    """Raise unless a name is one that zindex gives: it becomes part of a path."""
+    if not _NAME.fullmatch(name):
+        raise StoreError(
+            f"{where} must name files by digits and letters, it has {shorten(name)}; it was not "
+            "written by zindex"
+        )
 
 
 class History:
@@ -251,9 +264,13 @@ class History:
     def load(self, content: Mapping[str, Any], where: str) -> None:
         """Begin with what ``to_json`` returned; StoreError if it is something else."""
         columns = parse_as(tuple[tuple[int, ...], ...], content.get("rows"), where)
-        if len(columns) != self._rows.shape[1] or len({len(column) for column in columns}) > 1:
+        sizes = {len(column) for column in columns}
+        least = min((min(column, default=0) for column in columns), default=0)
+        if len(columns) != self._rows.shape[1] or len(sizes) > 1 or least < 0:
             raise StoreError(f"{where} must have a column for each field; remove it")
         homes = parse_as(_SUMMARY, content.get("homes"), where)
+        for home in homes:
+            _check_name(home.name, where)
         evictions = parse_as(_EVICTIONS, content.get("evictions"), where)
         self.number = parse_as(int, content.get("number"), where)
         self.homes, self.evictions = list(homes), dict(evictions)

@@ -6,7 +6,6 @@ up to a limit; stores are read by position.
 """
 
 import hashlib
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from zindex.io import files
 from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
 from zindex.keyed.growing.fields import FieldValues, GrowingSchema
+from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.history import Home
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.open import Store, open_store
@@ -92,6 +92,10 @@ def read_file(
             f"{len(content):,}, or others; restore it from a copy"
         )
     start, found = 0, []
+    sizes = [np.dtype(dtype).itemsize for _, dtype, _ in schema.fields]
+    needed = sum(-(-size * n // _ALIGNMENT) for size, n in zip(sizes, num_values, strict=True))
+    if _ALIGNMENT * (needed + num_records * len(sizes)) != len(content):
+        raise VerificationError(f"{path} must hold the values that its commit counts; restore it")
     for (_, dtype, _), count in zip(schema.fields, num_values, strict=True):
         values = np.frombuffer(content, dtype, count, start)
         start += values.nbytes + -values.nbytes % _ALIGNMENT
@@ -156,7 +160,7 @@ class HomeReader:
 
     def __init__(self, root: Place, schema: GrowingSchema) -> None:
         self.root, self.schema = root, schema
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         # By name, the bytes in memory and the arrays; the least recently used first.
         self._opened: OrderedDict[str, tuple[int, list[FieldArrays]]] = OrderedDict()
         self._nbytes = 0

@@ -48,9 +48,16 @@ class NumberedLog:
             except StoreNotFoundError:
                 # A client of a network file system may remember that it was missing, until it
                 # lists the folder.
-                if not isinstance(path, Path) or path.name not in files.list_names(path.parent):
+                if not isinstance(path, Path) or path.name not in self._list(path.parent):
                     return None
         return None
+
+    def _list(self, folder: Place) -> set[str]:
+        """List a folder of entries; if there is none, the log, which may have a new one."""
+        names = files.list_names(folder)
+        if not names:
+            files.list_names(self.folder)
+        return names
 
     def read_after(self, number: int) -> Iterator[dict[str, Any]]:
         """Yield the entries after a number, up to the last one.

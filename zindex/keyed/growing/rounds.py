@@ -6,7 +6,6 @@ all others read it, also after they were killed and started again. No rank waits
 """
 
 import re
-import threading
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -26,6 +25,7 @@ from zindex.io.backoff import Backoff
 from zindex.io.objects import Place
 from zindex.io.request_threads import pause
 from zindex.keyed.growing import intervals
+from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.history import History
 from zindex.keyed.growing.numbered_log import NumberedLog
@@ -174,7 +174,7 @@ class RoundJournal:
         self.folder = reader_folder(log.root, reader)
         self.rounds = NumberedLog(self.folder / "log")
         self._kept: OrderedDict[int, KeptRound] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._begin()
 
     def _begin(self) -> None:
@@ -232,6 +232,8 @@ class RoundJournal:
 
     def read(self, number: int) -> Round | None:
         """Return a decided round, or None."""
+        if (kept := self._kept.get(number)) is not None:
+            return kept.round
         content = self.rounds.read(number)
         return None if content is None else parse_as(Round, content, str(self.rounds.path(number)))
 

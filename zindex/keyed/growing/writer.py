@@ -1,7 +1,6 @@
 """Append records to a growing store: a generation at once, or through a writer that collects."""
 
 import hashlib
-import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.fields import FieldValues, infer_schema
+from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.growing_log import GrowingLog, create_growing
 from zindex.keyed.growing.history import Append
 from zindex.keyed.growing.homes import MAX_FILE_NBYTES, FieldArrays, write_file, write_records
@@ -119,7 +119,7 @@ class GrowingWriter:
         self._dtypes = dtypes
         self._vocab_size = None if vocab_size is None else check_whole("vocab_size", vocab_size, 1)
         self._records: list[Record] = []
-        self._lock = threading.RLock()
+        self._lock = fork_safe_lock()
         self._log: GrowingLog | None = None
 
     def add(self, record: Record) -> int | None:
