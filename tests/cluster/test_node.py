@@ -70,13 +70,16 @@ def test_a_node_that_is_taken_away_hands_its_results_over(tmp_path: Path) -> Non
         ]
         assert client.submit(make_list, made, pure=False).result() == [5]
         assert (tmp_path / "made").read_text() == "once\n"
-        # The last one has nobody to hand over to.
-        (worker,) = [item for item in find_members().values() if item.cmdline()[-1] == "worker"]
-        worker.terminate()
-        wait_until_gone({"worker": worker})
+        # All processes of a node are signalled at once, and the last worker has no receiver.
+        members = {item.cmdline()[-1]: item for item in find_members().values()}
+        for member in ("scheduler", "worker"):
+            members[member].terminate()
+        wait_until_gone({"worker": members["worker"]})
+        assert members["scheduler"].is_running()
     log = (rendezvous.folder / "logs" / "worker-second.log").read_text()
     assert "worker second retires: results move, other workers take its tasks" in log
     assert "lost" not in log
+    assert "Traceback" not in (rendezvous.folder / "logs" / "worker-first.log").read_text()
 
 
 def make_list(value: int) -> list[int]:

@@ -116,7 +116,8 @@ def main() -> None:
             os.sched_setaffinity(0, settings["cpus"])
     dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})
     role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a worker retires only after it has started
+    # A worker retires only after it has started, through the scheduler, which the supervisor ends.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL if sys.argv[1] == "worker" else signal.SIG_IGN)
     try:
         asyncio.run(run_alive(role(settings), Path(settings["alive"])))
     except Exception as error:
