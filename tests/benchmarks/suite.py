@@ -161,6 +161,12 @@ BENCHMARKS = (
         extra=True,
     ),
     Benchmark(
+        "bench_growing",
+        short="--generations 4 --records 2 --writers 1 --batches 2 --rounds 1 --runs 1",
+        long="--generations 400 --records 32 --writers 1 4 --latency 0.02 --runs 3",
+        extra=True,
+    ),
+    Benchmark(
         "bench_commit",
         short="--size 2e5 --runs 1",
         long="--size 1e8 --runs 3",

@@ -273,3 +273,12 @@ def check_room(path: Place, needed: int) -> None:
             errno.ENOSPC,
             os.strerror(errno.ENOSPC),
         )
+
+
+def modified_seconds(path: Place) -> float | None:
+    """Return the modification time of a file in seconds since 1970; None if it does not exist."""
+    if isinstance(path, Path):
+        with suppress(FileNotFoundError, NotADirectoryError), reading(path):
+            return path.stat().st_mtime
+        return None
+    return object_client.modified_seconds(path)

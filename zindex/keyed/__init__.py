@@ -2,6 +2,7 @@
 
 ``DatasetFactory.load`` opens a store of any format as a dataset of one kind of record, a preset or
 a `RecordSchema`, and ``StoreFactory`` opens the store itself. The names are those of AstrAI.
+``append`` and ``GrowingDataset`` write and read stores that grow while a model trains.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from zindex.formats.keyed.shards import detect_format as detect_format
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
+    from zindex.keyed.growing.compaction import compact as compact
+    from zindex.keyed.growing.compaction import compacting as compacting
+    from zindex.keyed.growing.dataset import GrowingBatches as GrowingBatches
+    from zindex.keyed.growing.dataset import GrowingDataset as GrowingDataset
+    from zindex.keyed.growing.dataset import growing_loader as growing_loader
+    from zindex.keyed.growing.eviction import evict as evict
+    from zindex.keyed.growing.eviction import release as release
+    from zindex.keyed.growing.store import GrowingStore as GrowingStore
+    from zindex.keyed.growing.store import open_growing as open_growing
+    from zindex.keyed.growing.writer import GrowingWriter as GrowingWriter
+    from zindex.keyed.growing.writer import append as append
     from zindex.keyed.loader import keyed_loader as keyed_loader
     from zindex.keyed.record_dataset import KeyedRecordDataset as KeyedRecordDataset
     from zindex.keyed.record_dataset import dpo_collate_fn as dpo_collate_fn

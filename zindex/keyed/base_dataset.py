@@ -12,8 +12,9 @@ from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import PRESETS
 from zindex.formats.keyed.shards import detect_format
-from zindex.io.objects import PlaceLike
+from zindex.io.objects import PlaceLike, is_remote
 from zindex.keyed.field_reads import tensor_dtype
+from zindex.keyed.growing.growing_log import is_growing
 from zindex.keyed.record_split import RecordSplit
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.stores import StoreFactory
@@ -69,8 +70,8 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         load_path
             Its file or folder.
         storage_type
-            ``"h5"``, ``"bin"``, ``"zarr"``, ``"mapped_bin"`` or the name of a registered format;
-            None detects it from the files.
+            ``"h5"``, ``"bin"``, ``"zarr"``, ``"growing"``, ``"mapped_bin"`` or the name of a
+            registered format; None detects it from the files.
         strict
             Whether keys must agree in every shard; see `KeyedStore.load`.
 
@@ -91,6 +92,8 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
             negative ones, and floats that are not finite are errors.
         """
         name = detect_format(load_path) if storage_type is None else storage_type
+        if storage_type is None and is_remote(load_path) and is_growing(load_path):
+            name = "growing"
         return self.open(StoreFactory.create(name).load(load_path, strict=strict))
 
     def open(self, store: KeyedStore) -> Self:

@@ -192,7 +192,7 @@ class _Entry:
 
 
 class StoreFactory:
-    """Creates stores by format name: ``"h5"``, ``"bin"``, ``"zarr"``, ``"mapped_bin"``, others.
+    """Creates stores by format name: ``"h5"``, ``"bin"``, ``"zarr"``, ``"growing"``, others.
 
     Packages add formats with an entry point in the group ``zindex.keyed_stores``, programs with
     the decorator ``register``.
@@ -205,12 +205,13 @@ class StoreFactory:
     """
 
     _entries: ClassVar[dict[str, _Entry]] = {
-        form: _Entry(EntryPoint(form, f"zindex.keyed.stores:{name}", "").load, category="builtin")
+        form: _Entry(EntryPoint(form, f"zindex.keyed.{name}", "").load, category="builtin")
         for form, name in (
-            ("h5", "H5Store"),
-            ("bin", "MmapStore"),
-            ("zarr", "ZarrStore"),
-            ("mapped_bin", "MappedStore"),
+            ("h5", "stores:H5Store"),
+            ("bin", "stores:MmapStore"),
+            ("zarr", "stores:ZarrStore"),
+            ("mapped_bin", "stores:MappedStore"),
+            ("growing", "growing.store:GrowingStore"),
         )
     }
 

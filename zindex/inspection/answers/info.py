@@ -21,6 +21,8 @@ from zindex.inspection.tables.journal_table import report_edits
 from zindex.io import files
 from zindex.io.decompression import DamageError
 from zindex.io.objects import place_of
+from zindex.keyed.growing.growing_log import is_growing
+from zindex.keyed.growing.inspection import describe_growing
 from zindex.store.commit import ROOT_KEY
 from zindex.store.folder_group import is_group
 
@@ -66,8 +68,9 @@ def info(path: str | os.PathLike[str]) -> PathInfo:
     Parameters
     ----------
     path
-        Path or URL of a corpus, index, blend, keyed or record store; a run file; a ``.bin/.idx``
-        pair (either file or the prefix); a ``.jsonl``, ``.tar`` or ``.parquet`` file; or a folder.
+        Path or URL of a corpus, index, blend, keyed, record or growing store; a run file; a
+        ``.bin/.idx`` pair (either file or the prefix); a ``.jsonl``, ``.tar`` or ``.parquet`` file;
+        or a folder.
 
     Returns
     -------
@@ -195,6 +198,8 @@ def _find_kind(path: str) -> Kind | None:
         if suffix in FORMATS and os.path.isfile(path):
             kind, describe = suffix.removeprefix("."), FORMATS[suffix]
             return kind, lambda path: Found(kind, WHOLE, None, describe(path))
+    if is_growing(path):
+        return "growing store", _describe_growing
     if is_store(path) and not is_group(place_of(path)):
         return "store", describe_store
     if not is_url(path) and os.path.isdir(path):
@@ -225,6 +230,12 @@ def _describe_run(path: str) -> Found:
     is_built = num_built == len(statuses)
     health = WHOLE if is_built else f"{num_built:,} of {len(statuses):,} stores are built"
     return Found("run", health, None, facts)
+
+
+def _describe_growing(path: str) -> Found:
+    """Describe a growing store at its head."""
+    nbytes, facts = describe_growing(path)
+    return Found("growing store", WHOLE, nbytes, facts)
 
 
 def _describe_folder(path: str) -> Found:
