@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
     from zindex.keyed.loader import keyed_loader as keyed_loader
+    from zindex.keyed.packed_batches import PackedDataset as PackedDataset
     from zindex.keyed.preference_datasets import dpo_collate_fn as dpo_collate_fn
     from zindex.keyed.preference_datasets import grpo_collate_fn as grpo_collate_fn
     from zindex.keyed.record_split import RecordSplit as RecordSplit
@@ -28,5 +29,7 @@ if TYPE_CHECKING:
     from zindex.keyed.stores import MmapStore as MmapStore
     from zindex.keyed.stores import StoreFactory as StoreFactory
     from zindex.keyed.stores import ZarrStore as ZarrStore
+    from zindex.loading.token_batches import TokenBatchSampler as TokenBatchSampler
+    from zindex.plan.token_batches import TokenBudget as TokenBudget
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -21,7 +21,9 @@ logger = logging.getLogger(__name__)
 # Records or items compared at a time.
 _BLOCK = 1 << 20
 # Names of tensors that datasets add themselves.
-_COMPUTED = frozenset(("document_ids",))
+_COMPUTED = frozenset(
+    ("cu_seqlens", "document_ids", "field_ids", "input_ids", "max_seqlen", "record_ids")
+)
 
 
 def find_record_extras(store: KeyedStore, declared: Sequence[Output]) -> list[Output]:
@@ -121,13 +123,13 @@ def _align(
     """Return the output of a key, along the axes of the first anchor whose lengths it has."""
     for anchor in anchors:  # one value per item of a group
         if len(anchor.axes) > num_axes and is_aligned(anchor):
-            return Output(key, key, "numbers", axes=anchor.axes[:num_axes])
+            return Output(key, key, "numbers", axes=anchor.axes[:num_axes], like=anchor.key)
     if is_scalar:
         return Output(key, key, "numbers")
     for anchor in anchors:
         if len(anchor.axes) == num_axes and is_aligned(anchor):
             axes, pads_left = anchor.axes, anchor.pads_left
-            return Output(key, key, "numbers", axes=axes, pads_left=pads_left)
+            return Output(key, key, "numbers", axes=axes, like=anchor.key, pads_left=pads_left)
     return Output(key, key, "numbers", axes=(key, f"{key} item")[:num_axes])
 
 

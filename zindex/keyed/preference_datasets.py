@@ -8,10 +8,12 @@ from zindex.errors import SourceError
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import read_columns
 from zindex.keyed.extra_keys import find_record_extras, infer_extras
+from zindex.keyed.packed_records import PackedRecords, measure_records
 from zindex.keyed.record_batches import Item, PaddedBatch, RecordReads, pad_records
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.train_types import DPO, GRPO, Output
 from zindex.keyed.value_checks import check_values
+from zindex.plan.token_batches import SampleSizes
 from zindex.samples.batch import BatchTensors, SampleBatch
 
 
@@ -73,6 +75,19 @@ class _ByRecord(BaseDataset):
     def _declared(self) -> tuple[Output, ...]:
         """The outputs of the train type."""
         return self.train_type.outputs
+
+    def sample_sizes(self) -> SampleSizes:
+        """Return the tokens of every record."""
+        return measure_records(self.opened, self._declared, self._chosen, self.num_samples)
+
+    def check_packed(self) -> None:
+        """Records can be packed."""
+
+    def read_packed(self, numbers: Int64Array, multiple_of: int) -> BatchTensors:
+        """Return a packed batch of records by number; see `zindex.keyed.PackedDataset`."""
+        records = numbers if self._chosen is None else self._chosen[numbers]
+        outputs = [*self._declared, *self._extras]
+        return PackedRecords(self.opened, outputs, records, self.pad_id, multiple_of).read()
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"records": True}

@@ -48,9 +48,10 @@ def check_values(store: KeyedStore, reads: Sequence[OutputRead], pad_id: int) ->
         if array.dtype.kind == "f":
             is_valid = bool(np.isfinite(array).all())
         elif read.output.role == "ids":
-            # In targets all but the last are inputs, too; as unsigned numbers, negative ones are
-            # the largest.
-            new = array[..., -read.output.shift :] if read.output.shift else array
+            # In targets all but the last of a row are inputs, too; as unsigned numbers, negative
+            # ones are the largest. A single row may hold several spans.
+            is_new = read.output.shift and (len(array) > 1 or len(read.spans.starts) == 1)
+            new = array[..., -read.output.shift :] if is_new else array
             is_valid = not new.size or int(new.view(np.uint64).max()) < limit
         else:
             continue
