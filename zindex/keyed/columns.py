@@ -5,7 +5,7 @@ batches by one kernel call, or `RowReader`. Nothing is copied to shared memory: 
 as the description of its files.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -115,7 +115,7 @@ def column_of_files(arrays: Sequence[KeyedArray], *, mapped: bool = False) -> Co
     return Column(key, values, records.offset, lengths)
 
 
-def read_columns(reads: Sequence[ColumnRead]) -> None:
+def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
     """Fill targets with spans of columns, all in one round.
 
     Parameters
@@ -124,6 +124,11 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
         Spans and targets. Spans must be inside their columns and targets: callers check user input.
         Values of targets outside all spans are unchanged.
 
+    Returns
+    -------
+    largest
+        By the number of a read, its largest value, -1 if one is negative, where that is known.
+
     Raises
     ------
     SourceError
@@ -131,51 +136,71 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
     VerificationError
         If a chunk of a Zarr store fails its checksum.
     """
-    in_files: list[ColumnRead] = []
-    single: list[ColumnRead] = []
+    files: list[tuple[int, ColumnRead]] = []
+    single: list[int] = []
     wanted: list[Spans] = []
     converted: list[tuple[ColumnRead, AnyArray]] = []
-    shared: list[tuple[list[ColumnRead], int, AnyArray]] = []
+    shared: list[tuple[list[int], int, AnyArray]] = []
     for same in _group_shifted(reads):
-        if len(same) > 1 and (width := same[0].row_width):
-            values, spans, low, high = same[0].values, same[0].spans, same[0].shift, same[-1].shift
+        first, last = reads[same[0]], reads[same[-1]]
+        if len(same) > 1 and (width := first.row_width):
+            values, spans, low, high = first.values, first.spans, first.shift, last.shift
             assert not isinstance(values, FileValues)
             source = empty_array((len(spans.starts), width + high - low), values.dtype)
             wanted.append(Spans(values, spans.starts + low, spans.stops + high, source.reshape(-1)))
             shared.append((same, width, source))
         else:
             single += same
-    for read in single:
+    for number in single:
+        read = reads[number]
         if not read.is_direct:
             source = np.empty(read.target.shape, read.values.dtype)
             converted.append((read, source))
             read = read._replace(target=source)
         values, (starts, stops, places), target, shift = read
         if isinstance(values, FileValues):
-            in_files.append(read)
+            files.append((number, read))
         else:
             if shift:
                 starts, stops = starts + shift, stops + shift
             wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
-    if in_files:
-        gather_file_values(in_files)
+    largest: dict[int, int] = {}
+    if files:
+        known = gather_file_values([read for _, read in files])
+        largest = {
+            number: value
+            for (number, _), value in zip(files, known, strict=True)
+            if value is not None
+        }
     read_many(wanted)
     for read, found in converted:
         read.put(found)
     for same, width, found in shared:
-        for read in same:
-            first = read.shift - same[0].shift
-            np.copyto(read.target.reshape(-1, width), found[:, first : first + width])
+        if found.dtype.kind in "iu":
+            largest |= dict.fromkeys(same, _find_largest(found))
+        for number in same:
+            start = reads[number].shift - reads[same[0]].shift
+            np.copyto(reads[number].target.reshape(-1, width), found[:, start : start + width])
+    return largest
 
 
-def _group_shifted(reads: Sequence[ColumnRead]) -> Iterable[list[ColumnRead]]:
+def _find_largest(values: AnyArray) -> int:
+    """Return the largest of some integers, -1 if one is negative as int64."""
+    raw = values.view(f"u{values.itemsize}")
+    largest, bits = int(raw.max(initial=0)), 8 * values.itemsize
+    is_negative = largest >> (bits - 1) and (values.dtype.kind == "i" or bits == 64)
+    return -1 if is_negative else largest
+
+
+def _group_shifted(reads: Sequence[ColumnRead]) -> Iterable[list[int]]:
     """Group the reads of one `RowReader` that differ in their shift alone, as inputs and targets.
 
-    It is then read once for all of them; `gather_file_values` does the same for files.
+    It is then read once for all of them; `gather_file_values` does the same for files. Returns
+    their numbers, by shift.
     """
-    groups: dict[Any, list[ColumnRead]] = {}
+    groups: dict[Any, list[int]] = {}
     for number, read in enumerate(reads):
         is_file = isinstance(read.values, FileValues) or not read.is_direct
         key = number if is_file else (id(read.values), id(read.spans), read.target.shape)
-        groups.setdefault(key, []).append(read)
-    return [sorted(same, key=lambda read: read.shift) for same in groups.values()]
+        groups.setdefault(key, []).append(number)
+    return [sorted(same, key=lambda number: reads[number].shift) for same in groups.values()]

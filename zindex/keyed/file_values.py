@@ -4,16 +4,19 @@ Nothing is copied to shared memory: values are pickled as the description of the
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int32Array, Int64Array
 from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.keyed_array import KeyedArray
+from zindex.io.leased_maps import LeasedMaps
 from zindex.io.local import map_file
 from zindex.kernels import gather_extents
 from zindex.kernels.gather import DESCRIPTORS, USED
@@ -23,6 +26,8 @@ from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
+# Spans that a process reads before it asks for leases, which take as long as some hundreds.
+_SPANS_BEFORE_MAPS = 4096
 # Less than what malloc takes from the system anew at every call.
 _SCRATCH_NBYTES = 1 << 16
 
@@ -80,41 +85,61 @@ class FileValues:
     arrays
         Of one key, one for each shard, with the same dtype.
     mapped
-        Whether to memory-map the files: batches take two thirds of the time, but a file that is
-        truncated while open kills the process with SIGBUS.
+        Whether to memory-map all files: a file that is truncated while open kills the process with
+        SIGBUS.
 
     Notes
     -----
     Pickled as the description of its files, which each process opens on first use. If a file is
-    truncated while open, reads of the lost part raise an error.
+    truncated while open, reads of the lost part raise an error. A process that reads many spans
+    maps the files for which it gets a lease; see `zindex.io.leased_maps`.
     """
 
     def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool = False) -> None:
         self.mapped = mapped
         self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
         self.dtype = np.dtype(self.arrays[0].dtype)
+        self._num_spans = 0
 
     def __len__(self) -> int:
         return sum(array.length for array in self.arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped}
+        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped, "_num_spans": 0}
 
     @property
     def table(self) -> "_Table":
-        """The extents in this process."""
+        """The extents in this process; whoever uses its addresses keeps a reference to it."""
         table: _Table | None = vars(self).get("_table")
-        if table is None:
-            # Concurrent threads must share one table, because they use its addresses.
-            table = vars(self).setdefault("_table", _Table(self.arrays, mapped=self.mapped))
+        if table is None or not (table.leases is None or table.leases.is_held()):
+            self._drop_table()
+            leases = None
+            if not self.mapped and self._num_spans >= _SPANS_BEFORE_MAPS:
+                self._num_spans = -sys.maxsize  # once a lease was asked for, files are read again
+                leases = LeasedMaps(WeakMethod(self._drop_table))
+            made = _Table(self.arrays, mapped=self.mapped, leases=leases)
+            # Concurrent threads share one table.
+            table = vars(self).setdefault("_table", made)
         return table
+
+    def _drop_table(self) -> None:
+        """Have the extents looked up again."""
+        vars(self).pop("_table", None)
+
+    def count_spans(self, count: int) -> None:
+        """Count spans that this process reads; many of them pay for maps."""
+        self._num_spans += count
+        if self._num_spans >= _SPANS_BEFORE_MAPS and not self.mapped:
+            self._drop_table()
 
 
 class _Table:
     """A column's extents in this process; keeps their memory alive."""
 
-    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool) -> None:
-        self.mapped = mapped
+    def __init__(
+        self, arrays: Sequence[KeyedArray], *, mapped: bool, leases: LeasedMaps | None = None
+    ) -> None:
+        self.mapped, self.leases = mapped, leases
         self.dtype = np.dtype(arrays[0].dtype)
         self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
         self.places = np.concatenate([array.span_start for array in arrays])
@@ -164,8 +189,10 @@ class _Table:
                 f"{array.path} must have at least {needed:,} bytes, as when the store was "
                 f"described, it has {nbytes:,}; load the store again"
             )
-        if self.mapped:
-            content = map_file(array.path, nbytes)
+        content = map_file(array.path, nbytes) if self.mapped else None
+        if self.leases is not None:
+            content = self.leases.map(array.path, needed)
+        if content is not None:
             self.owners.append(content)
             places[in_file] += content.ctypes.data
             return
@@ -209,15 +236,22 @@ class _Table:
         return values
 
 
-def gather_file_values(reads: Sequence[ColumnRead]) -> None:
+def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
     """Fill targets with spans of values in files, by calls of one kernel.
 
     Parameters
     ----------
     reads
         Direct reads of `FileValues`, with spans inside their columns and targets.
+
+    Returns
+    -------
+    largest
+        Of each read, the largest value, -1 if one is negative, or None if that is unknown: only
+        conversions to int64 tell it.
     """
     groups: list[tuple[int, ...]] = []
+    tables: list[_Table] = []
     firsts: dict[int, tuple[int, int]] = {}
     spans: list[CopySpans] = []
     stop = 0
@@ -235,7 +269,10 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
             stop = bounds[1]
         # The array interface returns an address in half the time of ctypes.
         address = target.__array_interface__["data"][0]
-        groups.append((*bounds, read.shift, *values.table.record, address, target.size, form))
+        values.count_spans(len(read.spans.starts))
+        tables.append(values.table)
+        record = tables[-1].record
+        groups.append((*bounds, read.shift, *record, address, target.size, form, 0))
     starts, stops, places = (
         spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
     )
@@ -244,26 +281,27 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
     scratch = np.empty(_SCRATCH_NBYTES, np.uint8)
     buffer = scratch.__array_interface__["data"][0], _SCRATCH_NBYTES
     is_first = True
+    unknown = {number for number, group in enumerate(groups) if group[-2] != gather_extents.WIDEN}
     while True:
         ticket = open_files.begin_read()
         try:
             if gather_extents.gather_extents(fields, starts, stops, places, *buffer, state):
-                return
+                largest = fields[:, gather_extents.LARGEST].tolist()
+                return [None if i in unknown else value for i, value in enumerate(largest)]
         finally:
             open_files.end_read(ticket)
         number, _, span = state[:3].tolist()
         if is_first:
-            for values, wanted, _, shift in reads:
-                assert isinstance(values, FileValues)
-                values.table.open(wanted.starts + shift, wanted.stops + shift)
+            for table, (_, wanted, _, shift) in zip(tables, reads, strict=True):
+                table.open(wanted.starts + shift, wanted.stops + shift)
             is_first = False
             continue
         # A file has changed, or there are too many to keep open.
-        values, _, target, shift = reads[number]
-        assert isinstance(values, FileValues)
+        _, _, target, shift = reads[number]
         start, stop, place = int(starts[span]) + shift, int(stops[span]) + shift, int(places[span])
         assert 0 <= place <= place + stop - start <= target.size, "callers check spans"
-        found = values.table.read(start, stop)
+        unknown.add(number)
+        found = tables[number].read(start, stop)
         if target.dtype == _BOOL:
             found = found.view(f"u{found.itemsize}") != 0
         target.reshape(-1)[place : place + stop - start] = found

@@ -259,8 +259,8 @@ class PackedRecords:
         ]
         rest = RecordReads(self.store, self._rest, self.records, self.pad_id)
         reads += rest.reads
-        read_columns([read.request for read in reads])
-        check_values(self.store, reads, self.pad_id)
+        largest = read_columns([read.request for read in reads])
+        check_values(self.store, reads, self.pad_id, largest)
         if LOSS in arrays:
             # The token before is of another sequence.
             starts = self._sequences.starts[self._sequences.lengths > 0]

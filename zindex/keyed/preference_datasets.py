@@ -116,8 +116,8 @@ class _ByRecord(BaseDataset):
         """Return records by number."""
         records = numbers if self._chosen is None else self._chosen[numbers]
         found = RecordReads(store, [*self._declared, *self._extras], records, self.pad_id)
-        read_columns([read.request for read in found.reads])
-        check_values(store, found.reads, self.pad_id)
+        largest = read_columns([read.request for read in found.reads])
+        check_values(store, found.reads, self.pad_id, largest)
         return PaddedBatch(found.tensors, found.unpad)
 
 

@@ -1,6 +1,6 @@
 """Check the values that a batch reads: token ids of the vocabulary, and finite floats."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +33,17 @@ class OutputRead(NamedTuple):
         return self.column.read(self.spans, self.array, self.shift)
 
 
-def check_values(store: KeyedStore, reads: Sequence[OutputRead], pad_id: int) -> None:
+def check_values(
+    store: KeyedStore, reads: Sequence[OutputRead], pad_id: int, largest: Mapping[int, int]
+) -> None:
     """Check what was read; the dataset's padding between the spans is allowed.
+
+    Parameters
+    ----------
+    store, reads, pad_id
+        The store, what was read of it, and the padding of token ids.
+    largest
+        The result of `zindex.keyed.columns.read_columns` for these reads.
 
     Raises
     ------
@@ -43,8 +52,10 @@ def check_values(store: KeyedStore, reads: Sequence[OutputRead], pad_id: int) ->
         record.
     """
     limit = _ALL_IDS if store.num_ids is None else store.num_ids
-    for read in reads:
+    for number, read in enumerate(reads):
         array = read.array
+        if 0 <= largest.get(number, -1) < limit:
+            continue
         if array.dtype.kind == "f":
             is_valid = bool(np.isfinite(array).all())
         elif read.output.role == "ids":

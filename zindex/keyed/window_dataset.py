@@ -338,10 +338,10 @@ class WindowDataset(BaseDataset):
     def _fill(self, store: KeyedStore, reads: Sequence[OutputRead]) -> None:
         """Fill tensors with values of tokens, and with those of the records of tokens."""
         count = len(reads) - len(self._record_parts)
-        read_columns([read.request for read in reads[:count]])
+        largest = read_columns([read.request for read in reads[:count]])
         if len(reads) > count:
             spread_records(store, reads[count:], self._record_bounds)
-        check_values(store, reads[:count], self.pad_id)
+        check_values(store, reads[:count], self.pad_id, largest)
 
     def _shapes(self, *plane: int) -> Shapes:
         """Return the shapes and dtypes of a batch of some samples and tokens."""
