@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from zindex.arrays import Int64Array
 from zindex.kernels._jit import carray, inline, jit, pointer
 
 
@@ -55,4 +56,30 @@ def widen(source: int, target: int, count: int, width: int) -> int:
         largest = _cast(source, np.int8, np.uint8, target, count)
     if largest < 0 or (width in (-4, -2, -1) and largest >> (-8 * width - 1)):
         return -1
+    return largest
+
+
+@jit
+def widen_rows(
+    source: int, width: int, row_length: int, places: Int64Array, targets: Int64Array, shape: Any
+) -> int:
+    """Write parts of rows as int64, such as inputs and targets; return the largest as `widen` does.
+
+    Parameters
+    ----------
+    source, width
+        Address of the rows, and bytes of a value, negative if signed.
+    row_length
+        Values of a row.
+    places, targets
+        Shape (parts,), int64: first value of each part in its row, and address of its array.
+    shape
+        Rows, and values of a part.
+    """
+    largest = 0
+    for row in range(shape[0]):
+        for part in range(places.size):
+            first = source + (row * row_length + places[part]) * abs(width)
+            found = widen(first, targets[part] + 8 * row * shape[1], shape[1], width)
+            largest = -1 if found < 0 or largest < 0 else max(largest, found)
     return largest

@@ -13,9 +13,13 @@ import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.formats.keyed.keyed_array import KeyedArray, join_records
+from zindex.kernels.widening import widen_rows
 from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_file_values
 from zindex.samples.batch import empty_array
 from zindex.store.rows import RowReader, Spans, read_many
+
+
+_INT64 = np.dtype(np.int64)
 
 
 class Items(NamedTuple):
@@ -176,20 +180,25 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
     for read, found in converted:
         read.put(found)
     for same, width, found in shared:
-        if found.dtype.kind in "iu":
-            largest |= dict.fromkeys(same, _find_largest(found))
-        for number in same:
-            start = reads[number].shift - reads[same[0]].shift
-            np.copyto(reads[number].target.reshape(-1, width), found[:, start : start + width])
+        first = reads[same[0]].shift
+        targets = [reads[number].target for number in same]
+        places = [reads[number].shift - first for number in same]
+        if found.dtype.kind in "iu" and all(target.dtype == _INT64 for target in targets):
+            largest |= dict.fromkeys(same, _widen_rows(found, width, places, targets))
+        else:
+            for target, place in zip(targets, places, strict=True):
+                np.copyto(target.reshape(-1, width), found[:, place : place + width])
     return largest
 
 
-def _find_largest(values: AnyArray) -> int:
-    """Return the largest of some integers, -1 if one is negative as int64."""
-    raw = values.view(f"u{values.itemsize}")
-    largest, bits = int(raw.max(initial=0)), 8 * values.itemsize
-    is_negative = largest >> (bits - 1) and (values.dtype.kind == "i" or bits == 64)
-    return -1 if is_negative else largest
+def _widen_rows(
+    rows: AnyArray, width: int, places: Sequence[int], targets: Sequence[AnyArray]
+) -> int:
+    """Write parts of rows as int64; return the largest value, -1 if one is negative."""
+    addresses = [array.__array_interface__["data"][0] for array in (rows, *targets)]
+    nbytes = -rows.itemsize if rows.dtype.kind == "i" else rows.itemsize
+    numbers = np.array(places, np.int64), np.array(addresses[1:], np.int64)
+    return int(widen_rows(addresses[0], nbytes, rows.shape[1], *numbers, (len(rows), width)))
 
 
 def _group_shifted(reads: Sequence[ColumnRead]) -> Iterable[list[int]]:

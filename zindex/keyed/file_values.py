@@ -65,7 +65,7 @@ class ColumnRead(NamedTuple):
         (starts, stops, places), width = self.spans, self.target.shape[-1]
         is_whole = 0 < self.target.size == len(places) * width and places[0] == 0
         is_whole = is_whole and bool((stops - starts == width).all())
-        return width if is_whole and bool((np.diff(places) == width).all()) else 0
+        return width if is_whole and bool((places[1:] - places[:-1] == width).all()) else 0
 
     def put(self, values: AnyArray) -> None:
         """Convert the spans of ``values`` into the target's shape; leave the rest unchanged."""
@@ -252,6 +252,7 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
     """
     groups: list[tuple[int, ...]] = []
     tables: list[_Table] = []
+    opened: dict[int, _Table] = {}
     firsts: dict[int, tuple[int, int]] = {}
     spans: list[CopySpans] = []
     stop = 0
@@ -269,9 +270,12 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
             stop = bounds[1]
         # The array interface returns an address in half the time of ctypes.
         address = target.__array_interface__["data"][0]
-        values.count_spans(len(read.spans.starts))
-        tables.append(values.table)
-        record = tables[-1].record
+        table = opened.get(id(values))
+        if table is None:
+            values.count_spans(len(read.spans.starts))
+            table = opened[id(values)] = values.table
+        tables.append(table)
+        record = table.record
         groups.append((*bounds, read.shift, *record, address, target.size, form, 0))
     starts, stops, places = (
         spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
