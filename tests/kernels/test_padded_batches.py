@@ -30,7 +30,10 @@ def cut_naively(rows: list[list[int]], capacity: int, max_samples: int) -> list[
 def test_batches_are_those_of_a_naive_loop(
     rows: list[list[int]], capacity: int, max_samples: int
 ) -> None:
-    widths, expected = np.array(rows, np.int64).reshape(-1, 3), cut_naively(rows, capacity, max_samples)
+    widths, expected = (
+        np.array(rows, np.int64).reshape(-1, 3),
+        cut_naively(rows, capacity, max_samples),
+    )
     for cut in (cut_padded, cut_padded.py_func):  # type: ignore[attr-defined]
         stops = np.empty(len(rows), np.int64)
         count = int(cut(widths, TERMS, capacity, max_samples, stops))

@@ -1,6 +1,7 @@
 """Packed batches of windows and records, against the samples one after the other."""
 
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,9 @@ def test_records_are_packed_whole(tmp_path: Path, kind: str, multiple_of: int) -
     packed = PackedDataset(dataset, multiple_of=multiple_of)
     rows = [7, 3, 29, 3]
     batch = packed.collate(packed.__getitems__(rows))
-    wanted = [(row, *found) for row, i in enumerate(rows) for found in sequences_of(kind, dataset[i])]
+    wanted = [
+        (row, *found) for row, i in enumerate(rows) for found in sequences_of(kind, dataset[i])
+    ]
     lengths = [len(ids) for _, _, ids, _, _ in wanted]
     total = sum(lengths)
     width = -(-total // multiple_of) * multiple_of
@@ -91,8 +94,11 @@ def test_records_are_packed_whole(tmp_path: Path, kind: str, multiple_of: int) -
     assert not batch["input_ids"][0, total:].any()
     assert batch["document_ids"][0, total:].tolist() == [-1] * (width - total)
     masks = [torch.cat([torch.zeros(1).bool(), mask[1:]]) for _, _, _, mask, _ in wanted]
-    assert batch["loss_mask"][0].tolist() == [*torch.cat(masks).tolist(), *[False] * (width - total)]
-    for number, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+    assert batch["loss_mask"][0].tolist() == [
+        *torch.cat(masks).tolist(),
+        *[False] * (width - total),
+    ]
+    for number, (start, stop) in enumerate(pairwise(bounds)):
         assert batch["position_ids"][0, start:stop].tolist() == list(range(stop - start))
         assert set(batch["document_ids"][0, start:stop].tolist()) == {number}
         *_, own = wanted[number]
@@ -190,7 +196,9 @@ def test_workers_and_processes(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     windows = DatasetFactory.load("sft", write_sft(tmp_path / "a"), 30, documents="pack")
-    with pytest.raises(ConfigError, match="documents='respect' or 'ignore', got 'pack'; choose one"):
+    with pytest.raises(
+        ConfigError, match="documents='respect' or 'ignore', got 'pack'; choose one"
+    ):
         PackedDataset(windows)
     with pytest.raises(ConfigError, match="layout='padded' for the batches"):
         keyed_loader(windows, TokenBudget(64))
@@ -206,7 +214,9 @@ def test_mistakes(tmp_path: Path) -> None:
         keyed_loader(pairs, TokenBudget(19))
     with pytest.raises(ConfigError, match="need windows or records of zindex, got BaseDataset"):
         PackedDataset(BaseDataset(pairs.train_type))
-    with pytest.raises(ConfigError, match="multiple_of must be a whole number of at least 1, got 0"):
+    with pytest.raises(
+        ConfigError, match="multiple_of must be a whole number of at least 1, got 0"
+    ):
         PackedDataset(pairs, multiple_of=0)
     groups = DatasetFactory.load("grpo", write_grpo(tmp_path / "c"), 0)
     with pytest.raises(IndexError):
@@ -226,11 +236,13 @@ def test_damaged_records_are_refused(tmp_path: Path) -> None:
     write_bin(tmp_path / "b", values | {"rejected_mask": masks}, record_keys=list(values))
     packed = PackedDataset(DatasetFactory.load("dpo", tmp_path / "b", 0))
     packed.__getitems__([0])
-    with pytest.raises(SourceError, match="token ids of 'chosen' must be .*, got -4 in record 1"):
+    with pytest.raises(SourceError, match=r"token ids of 'chosen' must be .*, got -4 in record 1"):
         packed.__getitems__([1])
     # Also where it is only a target.
     tokens = [np.array([1, 2, -3], "int32"), np.array([4, 5], "int32")]
     write_bin(tmp_path / "c", {"sequence": tokens}, record_keys=["sequence"])
     windows = DatasetFactory.load("seq", tmp_path / "c", 9, documents="respect", tail="exact")
-    with pytest.raises(SourceError, match="token ids of 'sequence' must be .*, got -3 in record 0"):
+    with pytest.raises(
+        SourceError, match=r"token ids of 'sequence' must be .*, got -3 in record 0"
+    ):
         PackedDataset(windows).__getitems__([0, 1])

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,10 @@ def make(
     return samplers
 
 
+def join(batches: Iterable[list[int]]) -> list[int]:
+    return [sample for batch in batches for sample in batch]
+
+
 def cost(lengths: Any, batch: Any, layout: Layout) -> int:
     own = [max(1, int(lengths[sample])) for sample in batch]
     return sum(own) if layout == "packed" else len(own) * max(own, default=0)
@@ -70,16 +75,18 @@ def test_a_run_over_changing_ranks_has_every_sample_in_every_pass(
     whole = list(one)
     assert len(whole) == len(one)
     assert all(cost(lengths, batch, layout) <= max_tokens for batch in whole)
-    assert Counter(sum(whole, [])) == dict.fromkeys(range(len(lengths)), num_epochs)
+    assert Counter(join(whole)) == dict.fromkeys(range(len(lengths)), num_epochs)
     for epoch in range(num_epochs):
-        own = sum(whole, [])[epoch * len(lengths) : (epoch + 1) * len(lengths)]
+        own = join(whole)[epoch * len(lengths) : (epoch + 1) * len(lengths)]
         assert sorted(own) == list(range(len(lengths)))
     # Jobs of other numbers of ranks, each stopped after some steps and resumed by the next.
     state, done = None, list[list[int]]()
     for num_ranks in [*ranks, ranks[0]]:
         samplers = make(np.array(lengths), budget, num_ranks, state, **options)
         steps = list(zip(*samplers, strict=True))
-        assert steps == list(zip(*make(np.array(lengths), budget, num_ranks, state, **options)))
+        assert steps == list(
+            zip(*make(np.array(lengths), budget, num_ranks, state, **options), strict=True)
+        )
         stop = data.draw(st.integers(0, len(steps)))
         samplers = make(np.array(lengths), budget, num_ranks, state, **options)
         for step, *_ in zip(zip(*samplers, strict=True), range(stop), strict=False):
@@ -113,11 +120,11 @@ def test_passes_differ_and_shuffles_stay_in_their_windows() -> None:
     [sampler] = make(lengths, budget, 1, num_epochs=None)
     first, second = list(sampler), list(sampler)
     assert first != second
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(1000))
+    assert sorted(join(first)) == sorted(join(second)) == list(range(1000))
     order = [batch[0] for batch in ElasticSampler(1000, 1, shuffle=True, seed=42)]
     [plain] = make(lengths, budget, 1, fingerprint="")
     place = {sample: number for number, sample in enumerate(order)}
-    for number, sample in enumerate(sum(plain, [])):
+    for number, sample in enumerate(join(plain)):
         assert place[sample] // 100 == number // 100
     firsts = [batch[0] for batch in make(lengths, budget, 1, shuffle=False)[0]]
     assert firsts == sorted(firsts)
@@ -166,7 +173,7 @@ def test_delivered_batches_count_with_workers() -> None:
     iterator = iter(sampler)
     first = [next(iterator) for _ in range(4)]
     sampler.count_delivered(2)
-    assert sorted(sum(first[:2], []) + sum(sampler, [])) == list(range(60))
+    assert sorted(join(first[:2]) + join(sampler)) == list(range(60))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -189,9 +196,10 @@ def test_mistakes() -> None:
     lengths = np.array([5, 9, 4, 4])
     [sampler] = make(lengths, TokenBudget(9), 1)
     state = sampler.state_dict()
+    [other] = make(np.array([5, 4, 4, 5]), TokenBudget(9), 1, shuffle=False)
+    inside = other.state_dict() | {"consumed_samples": 3}
     with pytest.raises(StateMismatchError, match="must be the end of a batch, 3 is within one"):
-        [inside] = make(np.array([5, 4, 4, 5]), TokenBudget(9), 1, shuffle=False)
-        inside.load_state_dict(inside.state_dict() | {"consumed_samples": 3})
+        other.load_state_dict(inside)
     for budget in (TokenBudget(10), TokenBudget(9, "padded"), TokenBudget(9, window=2)):
         with pytest.raises(StateMismatchError, match="must belong to these samples"):
             make(lengths, budget, 1, state)
@@ -203,7 +211,7 @@ def test_mistakes() -> None:
         make(lengths, TokenBudget(9), 4)
     with pytest.raises(PlanError, match="got an empty one"):
         make(np.zeros(0, np.int64), TokenBudget(9), 1)
-    with pytest.raises(ConfigError, match="sample_sizes, or the lengths .* got Numbers; give one"):
+    with pytest.raises(ConfigError, match=r"sample_sizes, or the lengths .* got Numbers; give one"):
         sizes_of(Numbers(3))
     with pytest.raises(ConfigError, match="num_samples must be left out with a budget"):
         loader(Sized(9), micro_batch_size=TokenBudget(9), num_samples=5)

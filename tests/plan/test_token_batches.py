@@ -42,7 +42,7 @@ def test_every_sample_is_in_one_batch_within_the_budget(
 ) -> None:
     sizes = SampleSizes.of_lengths(np.array(lengths))
     found = batches_of(sizes, TokenBudget(max_tokens, layout, max_samples))
-    assert sorted(sum(found, [])) == list(range(len(lengths)))
+    assert sorted(i for batch in found for i in batch) == list(range(len(lengths)))
     for batch in found:
         own = [lengths[sample] for sample in batch]
         assert batch == sorted(batch)
@@ -65,7 +65,7 @@ def test_padded_groups_have_the_size_of_their_tensors(
     sizes = groups(rows)
     assert sizes.padded.tolist() == [padded_tokens([row]) for row in rows]
     found = batches_of(sizes, TokenBudget(max_tokens, "padded"))
-    assert sorted(sum(found, [])) == list(range(len(rows)))
+    assert sorted(i for batch in found for i in batch) == list(range(len(rows)))
     assert all(padded_tokens([rows[i] for i in batch]) <= max_tokens for batch in found)
 
 
@@ -113,6 +113,8 @@ def test_invalid_budgets(settings: dict[str, Any], said: str) -> None:
 
 def test_long_samples_are_refused() -> None:
     sizes = SampleSizes.of_lengths(np.array([3, 90, 5, 100]))
-    with pytest.raises(PlanError, match=r"hold every sample of a\.zarr, got 2 that are longer, up "):
+    with pytest.raises(
+        PlanError, match=r"hold every sample of a\.zarr, got 2 that are longer, up "
+    ):
         check_sizes(sizes, TokenBudget(89), "a.zarr")
     check_sizes(sizes, TokenBudget(100, "padded"), "a.zarr")

@@ -17,7 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zindex.arrays import UInt8Array
-from zindex.io.local import map_descriptor, open_regular
+from zindex.errors import ZindexError
+from zindex.io.local import map_descriptor
+from zindex.io.regular_files import open_regular
 
 # File systems whose leases hold for all processes that can write to them: network file systems and
 # overlays also have other writers.
@@ -51,7 +53,7 @@ class LeasedMaps:
         self._is_broken = False
         weakref.finalize(self, _release, self._descriptors, self._process)
 
-    def map(self, path: str, nbytes: int) -> UInt8Array | None:
+    def map(self, path: str, nbytes: int, modified: int | None = None) -> UInt8Array | None:
         """Return the content of a file, or None if it cannot be leased.
 
         Parameters
@@ -60,17 +62,23 @@ class LeasedMaps:
             A regular file.
         nbytes
             Least bytes that it must have.
+        modified
+            Time of its last change in nanoseconds, as it must be; None for any.
         """
         global _num_leased
         if not _may_lease(path):
             return None
-        descriptor, _ = open_regular(path)
+        try:
+            descriptor, _ = open_regular(path)
+        except (OSError, ZindexError):  # reads say what is wrong
+            return None
         try:
             # Being asked is no reason to end: the default of SIGIO, which the system sends.
             fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-            size = os.fstat(descriptor).st_size
-            content = map_descriptor(descriptor, size, path) if size >= nbytes else None
+            status = os.fstat(descriptor)
+            is_same = status.st_size >= nbytes and modified in (None, status.st_mtime_ns)
+            content = map_descriptor(descriptor, status.st_size, path) if is_same else None
         except OSError:  # of another user, open for writing, or without leases
             content = None
         if content is None:

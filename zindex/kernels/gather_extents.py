@@ -5,8 +5,6 @@ caller keeps open, or addresses. Values are copied, widened to int64 or compared
 so that there is one compiled version.
 """
 
-from typing import Any
-
 import numpy as np
 
 from zindex.arrays import Int64Array
@@ -88,8 +86,8 @@ def gather_extents(
     Parameters
     ----------
     groups
-        Shape (groups, GROUP_LENGTH), int64, changed. The caller keeps the memory at its addresses alive, and
-        the files open.
+        Shape (groups, GROUP_LENGTH), int64, changed. The caller keeps the memory at its addresses
+        alive, and the files open.
     starts, stops
         Shape (spans,), int64: values of the group's array, counted over its extents, without the
         group's shift.

@@ -18,7 +18,7 @@ def _cast(source: int, kind: Any, unsigned: Any, target: int, count: int) -> int
     for i in range(count):
         out[i] = values[i]
         largest = max(largest, raw[i])
-    return np.int64(largest)
+    return int(np.int64(largest))
 
 
 @jit

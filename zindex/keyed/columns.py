@@ -18,7 +18,6 @@ from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_f
 from zindex.samples.batch import empty_array
 from zindex.store.rows import RowReader, Spans, read_many
 
-
 _INT64 = np.dtype(np.int64)
 
 
@@ -180,14 +179,13 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
     for read, found in converted:
         read.put(found)
     for same, width, found in shared:
-        first = reads[same[0]].shift
         targets = [reads[number].target for number in same]
-        places = [reads[number].shift - first for number in same]
+        skipped = [reads[number].shift - reads[same[0]].shift for number in same]
         if found.dtype.kind in "iu" and all(target.dtype == _INT64 for target in targets):
-            largest |= dict.fromkeys(same, _widen_rows(found, width, places, targets))
+            largest |= dict.fromkeys(same, _widen_rows(found, width, skipped, targets))
         else:
-            for target, place in zip(targets, places, strict=True):
-                np.copyto(target.reshape(-1, width), found[:, place : place + width])
+            for target, skip in zip(targets, skipped, strict=True):
+                np.copyto(target.reshape(-1, width), found[:, skip : skip + width])
     return largest
 
 

@@ -100,46 +100,57 @@ class FileValues:
         self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
         self.dtype = np.dtype(self.arrays[0].dtype)
         self._num_spans = 0
+        self._sizes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return sum(array.length for array in self.arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped, "_num_spans": 0}
+        own = {"_num_spans": 0, "_sizes": dict[str, int]()}
+        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped} | own
 
     @property
     def table(self) -> "_Table":
         """The extents in this process; whoever uses its addresses keeps a reference to it."""
         table: _Table | None = vars(self).get("_table")
-        if table is None or not (table.leases is None or table.leases.is_held()):
-            self._drop_table()
-            leases = None
-            if not self.mapped and self._num_spans >= _SPANS_BEFORE_MAPS:
-                self._num_spans = -sys.maxsize  # once a lease was asked for, files are read again
-                leases = LeasedMaps(WeakMethod(self._drop_table))
-            made = _Table(self.arrays, mapped=self.mapped, leases=leases)
-            # Concurrent threads share one table.
-            table = vars(self).setdefault("_table", made)
-        return table
+        is_due = not self.mapped and self._num_spans >= _SPANS_BEFORE_MAPS
+        if table is not None and not is_due and table.is_held():
+            return table
+        leases = None
+        if is_due:
+            self._num_spans = -sys.maxsize  # once a lease was asked for, files are read again
+            leases = LeasedMaps(WeakMethod(self._drop_table))
+        made = _Table(self.arrays, self._sizes, mapped=self.mapped, leases=leases)
+        if table is None:
+            made = vars(self).setdefault("_table", made)  # concurrent threads share one table
+        else:
+            vars(self)["_table"] = made  # its files are still open, in the last one
+        return made
 
     def _drop_table(self) -> None:
         """Have the extents looked up again."""
         vars(self).pop("_table", None)
 
     def count_spans(self, count: int) -> None:
-        """Count spans that this process reads; many of them pay for maps."""
+        """Count spans that this process reads: many of them pay for maps."""
         self._num_spans += count
-        if self._num_spans >= _SPANS_BEFORE_MAPS and not self.mapped:
-            self._drop_table()
 
 
 class _Table:
-    """A column's extents in this process; keeps their memory alive."""
+    """A column's extents in this process; keeps their memory alive.
+
+    ``sizes`` are the bytes of files that were checked before, by path; others are added.
+    """
 
     def __init__(
-        self, arrays: Sequence[KeyedArray], *, mapped: bool, leases: LeasedMaps | None = None
+        self,
+        arrays: Sequence[KeyedArray],
+        sizes: dict[str, int],
+        *,
+        mapped: bool,
+        leases: LeasedMaps | None = None,
     ) -> None:
-        self.mapped, self.leases = mapped, leases
+        self.mapped, self.leases, self._sizes = mapped, leases, sizes
         self.dtype = np.dtype(arrays[0].dtype)
         self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
         self.places = np.concatenate([array.span_start for array in arrays])
@@ -166,6 +177,10 @@ class _Table:
             -self.dtype.itemsize if self.dtype.kind == "i" else self.dtype.itemsize,
         )
 
+    def is_held(self) -> bool:
+        """Return whether all maps may be read."""
+        return self.leases is None or self.leases.is_held()
+
     def _add(self, array: KeyedArray, places: Int64Array, file_of: Int32Array) -> None:
         """Register the extents of a shard: in a file, or at an address."""
         for number in np.flatnonzero(array.span_start < 0).tolist():
@@ -176,22 +191,13 @@ class _Table:
         in_file = (starts >= 0) & (lengths > 0)
         if not in_file.any():
             return
-        try:
-            array.check_unchanged()
-            nbytes = os.stat(array.path).st_size
-        except FileNotFoundError as error:
-            raise StoreNotFoundError(
-                f"{array.path} must still be there, as when the store was described; load it again"
-            ) from error
         needed = int((starts + lengths * self.dtype.itemsize)[in_file].max())
-        if nbytes < needed:
-            raise SourceError(
-                f"{array.path} must have at least {needed:,} bytes, as when the store was "
-                f"described, it has {nbytes:,}; load the store again"
-            )
+        if array.path not in self._sizes:
+            self._sizes[array.path] = _check_size(array, needed)
+        nbytes = self._sizes[array.path]
         content = map_file(array.path, nbytes) if self.mapped else None
         if self.leases is not None:
-            content = self.leases.map(array.path, needed)
+            content = self.leases.map(array.path, needed, array.modified)
         if content is not None:
             self.owners.append(content)
             places[in_file] += content.ctypes.data
@@ -234,6 +240,23 @@ class _Table:
             start += length
             extent += 1
         return values
+
+
+def _check_size(array: KeyedArray, needed: int) -> int:
+    """Return the bytes of a file, after checking that it is the one that was described."""
+    try:
+        array.check_unchanged()
+        nbytes = os.stat(array.path).st_size
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(
+            f"{array.path} must still be there, as when the store was described; load it again"
+        ) from error
+    if nbytes < needed:
+        raise SourceError(
+            f"{array.path} must have at least {needed:,} bytes, as when the store was described, "
+            f"it has {nbytes:,}; load the store again"
+        )
+    return nbytes
 
 
 def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:

@@ -175,7 +175,8 @@ class PackedRecords:
         for items in prompts:
             lengths += items.lengths[self._owners]
         self._sequences = PackedSequences(lengths, multiple_of)
-        self._shapes: Shapes = {INPUTS: ((1, self._sequences.width), torch.int64)}
+        self._plane: tuple[int, ...] = 1, self._sequences.width
+        self._shapes: Shapes = {INPUTS: (self._plane, torch.int64)}
         self._reads: list[tuple[Output, str, CopySpans]] = []
         self._placed: dict[str, _Placed] = {}
         first, none = self._sequences.starts, np.zeros(0, np.int64)
@@ -209,7 +210,7 @@ class PackedRecords:
             return
         column = self.store.column(output.key)
         found, own, key = self._find([output])[0], field.items, field.output.key
-        name, shape = output.name, (1, self._sequences.width)
+        name, shape = output.name, self._plane
         if output.axes == field.output.axes:
             rows = np.repeat(self.records, own.counts)
             self.store.check_equal(rows, {key: own.lengths, output.key: found.lengths})
@@ -242,7 +243,9 @@ class PackedRecords:
             is_items = len(axes) == 2 and output.axes == axes[:1]
             is_several = len(axes) == 1 and len(output.axes) == 2 and output.axes[:1] == axes
             is_named = output.like == key or output.like not in self._placed
-            if is_named and (output.axes == axes or is_items or (is_several and len(field.sequences))):
+            if is_named and (
+                output.axes == axes or is_items or (is_several and len(field.sequences))
+            ):
                 return field
         return None
 

@@ -81,7 +81,7 @@ class _ByRecord(BaseDataset):
         return measure_records(self.opened, self._declared, self._chosen, self.num_samples)
 
     def check_packed(self) -> None:
-        """Records can be packed."""
+        """Accept: records can be packed."""
 
     def read_packed(self, numbers: Int64Array, multiple_of: int) -> BatchTensors:
         """Return a packed batch of records by number; see `zindex.keyed.PackedDataset`."""

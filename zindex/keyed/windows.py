@@ -69,7 +69,8 @@ class StreamWindows:
     def count_inputs(self, numbers: Int64Array) -> Int64Array:
         """Return the inputs of each window: all but its last value."""
         starts, stops = self.find_starts(numbers)
-        return np.minimum(self.window_size, stops - starts - 1)
+        counts: Int64Array = np.minimum(self.window_size, stops - starts - 1)
+        return counts
 
     def find_starts(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the first value of each window, and the end of its stream."""

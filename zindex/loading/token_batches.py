@@ -17,6 +17,7 @@ from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, StateMismatchError
 from zindex.loading.data_parallel import find_place
 from zindex.loading.order import SampleOrder
+from zindex.loading.sample_units import scramble
 from zindex.loading.sampler import (
     BATCH_TAILS,
     BatchPlan,
@@ -25,7 +26,6 @@ from zindex.loading.sampler import (
     check_ranks,
     count_samples,
 )
-from zindex.loading.sample_units import scramble
 from zindex.plan.keys import Stage, stream_key
 from zindex.plan.tail import Tail, TailName, divide_evenly, parse_tail
 from zindex.plan.token_batches import SampleSizes, TokenBudget, check_sizes, divide_window
@@ -244,14 +244,14 @@ class TokenBatchPlan(BatchPlan):
         return self.tail.count_units(num_batches, self.data_parallel_size)
 
     def parse_state(self, state: Mapping[str, Any]) -> int:
-        """Return the consumed samples of a state; StateMismatchError if it is not of this stream."""
-        consumed_samples = super().parse_state(state)
-        if not self.order.begins_batch(consumed_samples):
+        """Return the consumed samples of a state; parameters and errors as of `BatchPlan`."""
+        consumed = super().parse_state(state)
+        if not self.order.begins_batch(consumed):
             raise StateMismatchError(
-                f"consumed_samples of a loader state must be the end of a batch, {consumed_samples:,} "
-                "is within one; give what state_dict() returned"
+                f"consumed_samples of a loader state must be the end of a batch, {consumed:,} is "
+                "within one; give what state_dict() returned"
             )
-        return consumed_samples
+        return consumed
 
 
 class TokenBatchSampler(PlanSampler):
@@ -342,7 +342,8 @@ def sizes_of(dataset: Any) -> SampleSizes:
     if isinstance(dataset, SampleSizes):
         return dataset
     if hasattr(dataset, "sample_sizes"):
-        return dataset.sample_sizes()
+        found: SampleSizes = dataset.sample_sizes()
+        return found
     if isinstance(dataset, np.ndarray | Sequence) and not isinstance(dataset, str):
         lengths = np.asarray(dataset)
         if lengths.ndim == 1 and lengths.dtype.kind in "iu" and (lengths >= 0).all():

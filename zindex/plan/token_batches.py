@@ -1,4 +1,4 @@
-"""Which samples of a window share a batch, if a batch has a budget of tokens: arithmetic on lengths.
+"""Which samples share a batch, if batches have a budget of tokens: arithmetic on lengths.
 
 A window is divided into as few batches as fit the budget, and then with the smallest capacity that
 needs no more of them, so that the batches, and the ranks that take them in turn, have nearly equal
@@ -223,7 +223,8 @@ def _fit_packed(counts: Int64Array, capacity: int, max_samples: int) -> _Fit:
 def _fit_padded(sizes: SampleSizes, capacity: int, max_samples: int) -> _Fit:
     """Return the batches of consecutive samples."""
     stops = np.empty(len(sizes), np.int64)
-    count = cut_padded(sizes.widths, sizes.terms, capacity, max_samples, stops)
+    widths = sizes.widths.astype(np.int64, copy=False)
+    count = cut_padded(widths, sizes.terms, capacity, max_samples, stops)
     return count, np.repeat(np.arange(count), np.diff(stops[:count], prepend=0))
 
 

@@ -15,13 +15,14 @@ from zindex.inspection.answers.batch_choices import ANY_LENGTH, measure_batches
 from zindex.inspection.tables.record_report import batch_lines
 from zindex.keyed import DatasetFactory, TokenBudget, keyed_loader, save_h5
 
-
 LENGTHS = range(1, 61)
 
 
 @pytest.mark.parametrize("train_type", ["sft", "dpo"])
 def test_padding_and_waiting_are_those_of_batches(tmp_path: Path, train_type: str) -> None:
-    rows: list[dict[str, Any]] = [{"prompt": "p" * (n % 9 + 1), "completion": "a" * n} for n in LENGTHS]
+    rows: list[dict[str, Any]] = [
+        {"prompt": "p" * (n % 9 + 1), "completion": "a" * n} for n in LENGTHS
+    ]
     names = ("input_ids",)
     if train_type == "dpo":
         rows = [{"prompt": "p", "chosen": "a" * n, "rejected": "b" * (n % 7 + 1)} for n in LENGTHS]
@@ -52,9 +53,11 @@ def test_padding_and_waiting_are_those_of_batches(tmp_path: Path, train_type: st
 
 def test_mistakes(tmp_path: Path) -> None:
     store = make_store(tmp_path, "dpo", [{"prompt": "p", "chosen": "a" * 9, "rejected": "b"}])
-    with pytest.raises(PlanError, match="longer, up to .* tokens; raise max_tokens"):
+    with pytest.raises(PlanError, match=r"longer, up to .* tokens; raise max_tokens"):
         measure_batches(store.root, [3])
     save_h5(tmp_path / "h5", "a", {"other": [np.arange(3)]})
     zindex.convert_keyed(tmp_path / "h5", tmp_path / "zarr", client=SerialExecutor())
-    with pytest.raises(ConfigError, match="must have the keys of a kind of training .* got other;"):
+    with pytest.raises(
+        ConfigError, match=r"must have the keys of a kind of training .* got other;"
+    ):
         measure_batches(tmp_path / "zarr", [3])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError
 from zindex.ingest.keyed.tokenize import describe_tokens
 from zindex.io.objects import PlaceLike
@@ -108,7 +109,8 @@ def _open(store_url: PlaceLike, max_tokens: int) -> BaseDataset:
                 f"got {', '.join(store.keys)}; leave out max_tokens (--max-tokens)"
             )
         kind = max(known, key=lambda item: len(item.keys)).name
-    whole = {} if TRAIN_TYPES[kind].by_record else {"documents": "respect", "tail": "exact"}
+    is_whole = TRAIN_TYPES[kind].by_record
+    whole: Any = {} if is_whole else {"documents": "respect", "tail": "exact"}
     return DatasetFactory.create(kind, max_tokens, **whole).open(store)
 
 
@@ -140,7 +142,7 @@ def _measure_any(
 
 def _summarise(
     parts: Sequence[SampleSizes],
-    num_samples: np.ndarray,
+    num_samples: Int64Array,
     layout: str,
     max_tokens: int,
     size: int,

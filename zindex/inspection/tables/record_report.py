@@ -66,7 +66,10 @@ def batch_lines(choices: Sequence["BatchChoice"], num_ranks: int) -> list[str]:
         }
         for item in choices
     ]
-    return [f"batches of {count_noun(num_ranks, 'rank')}:", *table_lines(cells, text_columns=("layout",))]
+    return [
+        f"batches of {count_noun(num_ranks, 'rank')}:",
+        *table_lines(cells, text_columns=("layout",)),
+    ]
 
 
 def _length_cells(item: FieldLengths) -> dict[str, str]:
