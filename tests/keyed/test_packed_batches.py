@@ -242,7 +242,5 @@ def test_damaged_records_are_refused(tmp_path: Path) -> None:
     tokens = [np.array([1, 2, -3], "int32"), np.array([4, 5], "int32")]
     write_bin(tmp_path / "c", {"sequence": tokens}, record_keys=["sequence"])
     windows = DatasetFactory.load("seq", tmp_path / "c", 9, documents="respect", tail="exact")
-    with pytest.raises(
-        SourceError, match=r"token ids of 'sequence' must be .*, got -3 in record 0"
-    ):
+    with pytest.raises(SourceError, match=r"ids of 'sequence' must be .*, got -3 in record 0"):
         PackedDataset(windows).__getitems__([0, 1])

@@ -100,13 +100,13 @@ class FileValues:
         self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
         self.dtype = np.dtype(self.arrays[0].dtype)
         self._num_spans = 0
-        self._sizes: dict[str, int] = {}
+        self._files: dict[str, FlatFile] = {}
 
     def __len__(self) -> int:
         return sum(array.length for array in self.arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_num_spans": 0, "_sizes": dict[str, int]()}
+        own = {"_num_spans": 0, "_files": dict[str, FlatFile]()}
         return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped} | own
 
     @property
@@ -120,11 +120,11 @@ class FileValues:
         if is_due:
             self._num_spans = -sys.maxsize  # once a lease was asked for, files are read again
             leases = LeasedMaps(WeakMethod(self._drop_table))
-        made = _Table(self.arrays, self._sizes, mapped=self.mapped, leases=leases)
+        made = _Table(self.arrays, self._files, mapped=self.mapped, leases=leases)
         if table is None:
             made = vars(self).setdefault("_table", made)  # concurrent threads share one table
         else:
-            vars(self)["_table"] = made  # its files are still open, in the last one
+            vars(self)["_table"] = made
         return made
 
     def _drop_table(self) -> None:
@@ -139,18 +139,18 @@ class FileValues:
 class _Table:
     """A column's extents in this process; keeps their memory alive.
 
-    ``sizes`` are the bytes of files that were checked before, by path; others are added.
+    ``files`` are those that were checked before, and may be open, by path; others are added.
     """
 
     def __init__(
         self,
         arrays: Sequence[KeyedArray],
-        sizes: dict[str, int],
+        files: dict[str, FlatFile],
         *,
         mapped: bool,
         leases: LeasedMaps | None = None,
     ) -> None:
-        self.mapped, self.leases, self._sizes = mapped, leases, sizes
+        self.mapped, self.leases, self._known = mapped, leases, files
         self.dtype = np.dtype(arrays[0].dtype)
         self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
         self.places = np.concatenate([array.span_start for array in arrays])
@@ -192,20 +192,24 @@ class _Table:
         if not in_file.any():
             return
         needed = int((starts + lengths * self.dtype.itemsize)[in_file].max())
-        if array.path not in self._sizes:
-            self._sizes[array.path] = _check_size(array, needed)
-        nbytes = self._sizes[array.path]
-        content = map_file(array.path, nbytes) if self.mapped else None
+        reader = self._known.get(array.path)
+        content = None
+        if self.mapped:
+            content = map_file(array.path, _check_size(array, needed))
+        elif reader is None:
+            version = None if array.modified is None else str(array.modified)
+            reader = FlatFile(array.path, _check_size(array, needed), np.uint8, version)
+            self._known[array.path] = reader
         if self.leases is not None:
             content = self.leases.map(array.path, needed, array.modified)
         if content is not None:
             self.owners.append(content)
             places[in_file] += content.ctypes.data
             return
+        assert reader is not None
         file_of[in_file] = len(self.readers)
-        version = None if array.modified is None else str(array.modified)
         # All keys of a file share its descriptor.
-        self.readers.append(FlatFile(array.path, nbytes, np.uint8, version))
+        self.readers.append(reader)
 
     def bind(self, number: int) -> OpenArray:
         """Make a file's descriptor visible to kernels, and return its state in this process."""
