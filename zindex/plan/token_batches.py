@@ -1,13 +1,14 @@
 """Which samples share a batch, if batches have a budget of tokens: arithmetic on lengths.
 
-A window is divided into as few batches as fit the budget, and then with the smallest capacity that
-needs no more of them, so that the batches, and the ranks that take them in turn, have nearly equal
-tokens.
+Samples that are packed go to the batch with the fewest tokens, the longest first, so that batches
+have the same tokens and the same mix of lengths. If that takes a hundredth more batches than there
+could be, and if samples are padded, batches have the smallest capacity that needs no more of them.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from zindex.arrays import Int64Array, IntegerArray
 from zindex.errors import PlanError, check_choice
 from zindex.kernels.packing import fit_parts
-from zindex.kernels.padded_batches import cut_padded
+from zindex.kernels.token_batches import cut_padded, fit_evenly
 from zindex.plan.settings import check_whole
 
 #: How the samples of a batch are laid out: one after the other, or padded to common lengths.
@@ -23,6 +24,8 @@ Layout = Literal["packed", "padded"]
 
 # Samples measured at a time.
 _BLOCK = 1 << 20
+# One batch more for so many may be what equal tokens need.
+_LEAST_SHARE = 100
 # Halvings of the range of capacities.
 _NUM_HALVINGS = 14
 
@@ -152,14 +155,16 @@ def divide_window(sizes: SampleSizes, budget: TokenBudget) -> tuple[Int64Array, 
     samples
         Shape (samples,), int64: numbers of the samples, batch after batch, ascending in each.
     stops
-        Shape (batches,), int64: the end of each batch in ``samples``. Packed batches are in the
-        order of best-fit decreasing, padded ones begin with the longest.
+        Shape (batches,), int64: the end of each batch in ``samples``. Padded batches are in the
+        order of their longest samples.
 
     Notes
     -----
     Law: no batch exceeds the budget or ``max_samples``, and every sample is in one batch. A padded
-    batch of k samples that the budget ends has more than ``k / (k + 1)`` of the capacity.
-    Source: MULTIFIT of Coffman, Garey and Johnson, "An application of bin-packing to multiprocessor
+    batch of k samples that the budget ends has more than ``k / (k + 1)`` of the capacity. Packed
+    batches are as few as those of best-fit decreasing, or a hundredth more.
+    Source: R. L. Graham's rule for equal sums, see `zindex.kernels.token_batches.fit_evenly`; and
+    MULTIFIT of Coffman, Garey and Johnson, "An application of bin-packing to multiprocessor
     scheduling" (1978), with best-fit decreasing, or with batches of the longest samples.
 
     Examples
@@ -168,7 +173,7 @@ def divide_window(sizes: SampleSizes, budget: TokenBudget) -> tuple[Int64Array, 
     >>> for layout in ("packed", "padded"):
     ...     samples, stops = divide_window(sizes, TokenBudget(14, layout))
     ...     print(samples.tolist(), stops.tolist())
-    [1, 4, 0, 2, 3, 5] [2, 6]
+    [0, 1, 5, 2, 3, 4] [3, 6]
     [1, 3, 4, 0, 2, 5] [1, 3, 6]
     """
     tokens = sizes.measure(budget.layout)
@@ -176,29 +181,34 @@ def divide_window(sizes: SampleSizes, budget: TokenBudget) -> tuple[Int64Array, 
     decreasing = np.argsort(-tokens, kind="stable")
     most = budget.max_samples or len(tokens)
     least = int(tokens.max(initial=1))
+    chosen = sizes.take(decreasing)
     if budget.layout == "packed":
-        counts = np.bincount(tokens)
-
-        def fit(capacity: int) -> _Fit:
-            return _fit_packed(counts, capacity, most)
-
-        total = int(tokens.sum())
+        count, found = _pack(tokens[decreasing], budget.max_tokens, most)
     else:
-        chosen = sizes.take(decreasing)
-
-        def fit(capacity: int) -> _Fit:
-            return _fit_padded(chosen, capacity, most)
-
-        total = 0
+        count, found = _fit_tightly(
+            lambda capacity: _fit_padded(chosen, capacity, most), least, budget.max_tokens
+        )
     batch_of = np.empty(len(tokens), np.int64)
-    count, batch_of[decreasing] = _fit_evenly(fit, least, budget.max_tokens, total)
+    batch_of[decreasing] = found
     return np.argsort(batch_of, kind="stable"), np.cumsum(np.bincount(batch_of, minlength=count))
 
 
-def _fit_evenly(fit: Callable[[int], _Fit], least: int, most: int, total: int) -> _Fit:
+def _pack(tokens: Int64Array, capacity: int, max_samples: int) -> _Fit:
+    """Return batches of equal tokens, given those of the samples, decreasing."""
+    counts, least = np.bincount(tokens), int(tokens.max(initial=1))
+    fit = partial(_fit_packed, counts, max_samples=max_samples)
+    count, _ = fit(capacity)
+    batch_of = np.empty(len(tokens), np.int32)
+    most = count // _LEAST_SHARE
+    for more in sorted({0, min(1, most), most}):
+        if fit_evenly(tokens, count + more, capacity, max_samples, batch_of):
+            return count + more, batch_of
+    return _fit_tightly(fit, max(least, -(-int(tokens.sum()) // count)), capacity)
+
+
+def _fit_tightly(fit: Callable[[int], _Fit], least: int, most: int) -> _Fit:
     """Return the fit with the smallest capacity that needs no more batches than the largest."""
     best = fit(most)
-    least = max(least, -(-total // max(1, best[0])))
     for _ in range(_NUM_HALVINGS):
         if least >= most:
             break
