@@ -111,7 +111,7 @@ class FileValues:
 
     @property
     def table(self) -> "_Table":
-        """The extents in this process; whoever uses its addresses keeps a reference to it."""
+        """The extents in this process; callers that use its addresses keep a reference."""
         table: _Table | None = vars(self).get("_table")
         is_due = not self.mapped and self._num_spans >= _SPANS_BEFORE_MAPS
         if table is not None and not is_due and table.is_held():
