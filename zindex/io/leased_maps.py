@@ -2,8 +2,8 @@
 
 Reading a truncated part of a memory map ends the process with SIGBUS. A read lease of Linux, see
 ``fcntl(2)``, makes a process that opens the file for writing, or truncates it, wait for the holder
-of the lease, or for the ``lease-break-time`` of the system. Leases are checked before reads, and a thread
-gives them up within a second once they are asked for.
+of the lease, or for the ``lease-break-time`` of the system. Leases are checked before reads, and a
+thread gives them up within a second once they are asked for.
 """
 
 import fcntl
