@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zindex.keyed.growing.writer import GrowingWriter as GrowingWriter
     from zindex.keyed.growing.writer import append as append
     from zindex.keyed.loader import keyed_loader as keyed_loader
+    from zindex.keyed.packed_batches import PackedDataset as PackedDataset
     from zindex.keyed.record_dataset import KeyedRecordDataset as KeyedRecordDataset
     from zindex.keyed.record_dataset import dpo_collate_fn as dpo_collate_fn
     from zindex.keyed.record_dataset import grpo_collate_fn as grpo_collate_fn
@@ -43,5 +44,7 @@ if TYPE_CHECKING:
     from zindex.keyed.stores import MmapStore as MmapStore
     from zindex.keyed.stores import StoreFactory as StoreFactory
     from zindex.keyed.stores import ZarrStore as ZarrStore
+    from zindex.loading.token_batches import TokenBatchSampler as TokenBatchSampler
+    from zindex.plan.token_batches import TokenBudget as TokenBudget
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

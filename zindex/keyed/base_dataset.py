@@ -18,10 +18,15 @@ from zindex.keyed.growing.growing_log import is_growing
 from zindex.keyed.record_split import RecordSplit
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.stores import StoreFactory
-from zindex.samples.batch import SampleBatch, resolve_positions
+from zindex.plan.token_batches import SampleSizes
+from zindex.samples.batch import BatchTensors, SampleBatch, resolve_positions
 from zindex.store.commit import fingerprint as fingerprint_of
 
 _SPLIT_WEIGHTS = "99,1,0"
+_UNSIZED = (
+    "batches of a token budget need windows or records of zindex, got {}; give it sample_sizes, "
+    "check_packed and read_packed, or choose a batch size"
+)
 
 
 class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
@@ -187,14 +192,29 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         indices
             Sample numbers in any order; negative ones count from the end.
         """
-        store = self.opened
         if not len(indices):
             return SampleBatch.of_items([])
-        where = f"{self.schema.name} of {store.path}"
+        return self._read(self.opened, self.resolve(indices))
+
+    def resolve(self, indices: Sequence[int]) -> Int64Array:
+        """Return the numbers of existing samples, from the start."""
+        where = f"{self.schema.name} of {self.opened.path}"
         numbers, is_padding = resolve_positions(indices, self.num_samples, where)
         if is_padding.any():
             raise TypeError("samples must be numbered by whole numbers, got None")
-        return self._read(store, numbers)
+        return numbers
+
+    def sample_sizes(self) -> SampleSizes:
+        """Return the tokens of every sample, for batches of a `zindex.keyed.TokenBudget`."""
+        raise ConfigError(_UNSIZED.format(type(self).__name__))
+
+    def check_packed(self) -> None:
+        """Raise ConfigError if the samples have no packed batches."""
+        raise ConfigError(_UNSIZED.format(type(self).__name__))
+
+    def read_packed(self, numbers: Int64Array, multiple_of: int) -> BatchTensors:
+        """Return a packed batch of samples by number; see `zindex.keyed.PackedDataset`."""
+        raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that determine the samples, as JSON values."""

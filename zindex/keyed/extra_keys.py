@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 # Records or items compared at a time.
 _BLOCK = 1 << 20
 # Names of tensors that datasets add themselves.
-_COMPUTED = frozenset(("document_ids",))
+_COMPUTED = frozenset(
+    ("cu_seqlens", "document_ids", "field_ids", "input_ids", "max_seqlen", "record_ids")
+)
 
 
 def find_record_extras(
@@ -129,13 +131,13 @@ def _align(
     """Return the field of a key, along the axes of the first anchor whose lengths it has."""
     for anchor in anchors:  # one value per item of a group
         if len(anchor.axes) > num_axes and is_aligned(anchor):
-            return Field(key, values="numbers", axes=anchor.axes[:num_axes])
+            return Field(key, values="numbers", axes=anchor.axes[:num_axes], like=anchor.key)
     if is_scalar:
         return Field(key, values="numbers")
     for anchor in anchors:
         if len(anchor.axes) == num_axes and is_aligned(anchor):
             axes, pads_left = anchor.axes, anchor.pads_left
-            return Field(key, values="numbers", axes=axes, pads_left=pads_left)
+            return Field(key, values="numbers", axes=axes, like=anchor.key, pads_left=pads_left)
     return Field(key, values="numbers", axes=(key, f"{key} item")[:num_axes])
 
 

@@ -11,9 +11,11 @@ from zindex.formats.keyed.schema_presets import DPO, GRPO
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import read_columns
 from zindex.keyed.extra_keys import find_record_extras, infer_extras
+from zindex.keyed.packed_records import PackedRecords, measure_records
 from zindex.keyed.record_batches import Item, PaddedBatch, RecordReads, pad_records
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.value_checks import check_values
+from zindex.plan.token_batches import SampleSizes
 from zindex.samples.batch import BatchTensors, SampleBatch
 
 
@@ -98,6 +100,21 @@ class KeyedRecordDataset(BaseDataset):
             texts = [item.name for item in self.schema.texts if batch and item.name in batch[0]]
         return pad_records(batch, fields, self.pad_id, texts)
 
+    def sample_sizes(self) -> SampleSizes:
+        """Return the tokens of every record."""
+        return measure_records(self.opened, self._fields, self._chosen, self.num_samples)
+
+    def check_packed(self) -> None:
+        """Accept: records can be packed."""
+
+    def read_packed(self, numbers: Int64Array, multiple_of: int) -> BatchTensors:
+        """Return a packed batch of records by number; see `zindex.keyed.PackedDataset`."""
+        records = numbers if self._chosen is None else self._chosen[numbers]
+        batch = PackedRecords(self.opened, self._fields, records, self.pad_id, multiple_of).read()
+        texts: Any = self._read_texts(self.opened, records)
+        batch.update(texts)
+        return batch
+
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"records": True}
 
@@ -136,8 +153,11 @@ class KeyedRecordDataset(BaseDataset):
         """Return records by number."""
         records = numbers if self._chosen is None else self._chosen[numbers]
         found = RecordReads(store, self._fields, records, self.pad_id)
-        read_columns([read.request for read in found.reads])
-        check_values(store, found.reads, self.pad_id)
+        largest = read_columns([read.request for read in found.reads])
+        check_values(store, found.reads, self.pad_id, largest)
+        return PaddedBatch(found.tensors, found.unpad, self._read_texts(store, records))
+
+    def _read_texts(self, store: KeyedStore, records: Int64Array) -> dict[str, list[Any]]:
+        """Return the texts of records, by name."""
         texts = store.read_texts([*self._texts.values()], records)
-        named = {name: texts[key] for name, key in self._texts.items()}
-        return PaddedBatch(found.tensors, found.unpad, named)
+        return {name: texts[key] for name, key in self._texts.items()}

@@ -71,7 +71,7 @@ class MmapStore(_FileStore):
 
 
 class MappedStore(MmapStore):
-    """Memory-mapped `MmapStore`: a third faster, for files that no process truncates.
+    """Memory-mapped `MmapStore`, for files that no process truncates, on any file system.
 
     Truncating a file while it is open kills the process with SIGBUS.
     """

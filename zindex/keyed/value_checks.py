@@ -1,6 +1,6 @@
 """Check the values that a batch reads: token ids of the vocabulary, and finite floats."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,8 +13,17 @@ from zindex.keyed.store import KeyedStore
 _ALL_IDS = 1 << 63
 
 
-def check_values(store: KeyedStore, reads: Sequence[FieldRead], pad_id: int) -> None:
+def check_values(
+    store: KeyedStore, reads: Sequence[FieldRead], pad_id: int, largest: Mapping[int, int]
+) -> None:
     """Check what was read; the dataset's padding between the spans is allowed.
+
+    Parameters
+    ----------
+    store, reads, pad_id
+        The store, what was read of it, and the padding of token ids.
+    largest
+        The result of `zindex.keyed.columns.read_columns` for these reads.
 
     Raises
     ------
@@ -23,14 +32,17 @@ def check_values(store: KeyedStore, reads: Sequence[FieldRead], pad_id: int) -> 
         record.
     """
     limit = _ALL_IDS if store.num_ids is None else store.num_ids
-    for read in reads:
+    for number, read in enumerate(reads):
         array = read.array
+        if 0 <= largest.get(number, -1) < limit:
+            continue
         if array.dtype.kind == "f":
             is_valid = bool(np.isfinite(array).all())
         elif read.field.values == "ids":
-            # In targets all but the last are inputs, too; as unsigned numbers, negative ones are
-            # the largest.
-            new = array[..., -read.field.shift :] if read.field.shift else array
+            # In targets all but the last of a row are inputs, too; as unsigned numbers, negative
+            # ones are the largest. A single row may hold several spans.
+            is_new = read.field.shift and (len(array) > 1 or len(read.spans.starts) == 1)
+            new = array[..., -read.field.shift :] if is_new else array
             is_valid = not new.size or int(new.view(np.uint64).max()) < limit
         else:
             continue

@@ -138,6 +138,22 @@ def find_schema(kind: str | os.PathLike[str] | RecordSchema) -> RecordSchema:
     return PRESETS[kind]
 
 
+def find_declared(spec: Mapping[str, Any]) -> RecordSchema | None:
+    """Return the schema of the records of a store, from its description; None if it has none.
+
+    Raises
+    ------
+    ConfigError
+        If the description has an invalid schema.
+    """
+    own = spec.get("import")
+    if not isinstance(own, Mapping):
+        return None
+    if own.get("schema") is not None:
+        return RecordSchema.from_json(own["schema"], "the schema of a store")
+    return PRESETS.get(str(own.get("train_type")))
+
+
 def find_token_keys(spec: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys of token ids of a store, from its description: of its own kind of records.
 
@@ -146,8 +162,5 @@ def find_token_keys(spec: Mapping[str, Any]) -> frozenset[str]:
     ConfigError
         If the description has an invalid schema.
     """
-    own = spec.get("import")
-    own = own.get("schema") if isinstance(own, Mapping) else None
-    if own is None:
-        return TOKEN_KEYS
-    return RecordSchema.from_json(own, "the schema of a store").token_keys
+    declared = find_declared(spec)
+    return TOKEN_KEYS if declared is None or declared.name in PRESETS else declared.token_keys

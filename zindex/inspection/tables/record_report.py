@@ -1,7 +1,8 @@
 """Format and plot the statistics of a keyed or record store."""
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from zindex.inspection.tables.length_picture import (
     open_figure,
     save_figure,
 )
+
+if TYPE_CHECKING:
+    from zindex.inspection.answers.batch_choices import BatchChoice
 
 _SHOWN = {"shortest": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "99%": 0.99, "longest": 1.0}
 # Room for this many bars, so that a few are not wide.
@@ -51,6 +55,26 @@ def record_lines(found: RecordStatistics) -> list[str]:
 
 
 _TEXTS = ("unit", "field", "source")
+
+
+def batch_lines(choices: Sequence["BatchChoice"], num_ranks: int) -> list[str]:
+    """Format what batches cost as a table."""
+    cells = [
+        {
+            "max tokens": format_count(item.max_tokens),
+            "batches": format_count(item.num_batches),
+            "samples": f"{item.num_samples:,.1f}",
+            "padding": format_share(item.padding),
+            "fill": format_share(item.fill),
+            "waiting": format_share(item.waiting),
+            "layout": item.layout,
+        }
+        for item in choices
+    ]
+    return [
+        f"batches of {count_noun(num_ranks, 'rank')}:",
+        *table_lines(cells, text_columns=("layout",)),
+    ]
 
 
 def _length_cells(item: FieldLengths) -> dict[str, str]:
