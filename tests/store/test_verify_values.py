@@ -11,6 +11,7 @@ from tests.cli import commands
 from tests.ingest.records.sources import ListFiles
 from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
+from zindex.formats.keyed.record_schema import Field, RecordSchema
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.ingest.records.import_records import import_records
 from zindex.store.tokenizer_note import NOTE_KEY, TokenizerNote, write_note
@@ -56,6 +57,18 @@ def test_ids_are_checked_against_the_vocabulary(tmp_path: Path) -> None:
     write_note(store.root, TokenizerNote("another", 200), {})
     [found] = verify_store(store.root).invalid
     assert "must be from 0 to 199, got 258 in record 0 of" in found.problem
+
+
+def test_keys_of_own_kinds_are_checked(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    schema = RecordSchema("own", [Field("query", axes="query"), Field("score", values="floats")])
+    source = write_jsonl(tmp_path / "in.jsonl", [{"query": "abc", "score": 1}])
+    store = tokenize(source, tmp_path / "s", schema, tokenizer=tmp_path / "tokenizer")
+    assert verify_store(store.root).is_sound
+    (tmp_path / "s" / NOTE_KEY).unlink()
+    write_note(store.root, TokenizerNote("another", 200), {})
+    [found] = verify_store(store.root).invalid
+    assert "token ids of 'query' must be from 0 to 199, got 258 in record 0 of" in found.problem
 
 
 def test_other_records_may_hold_any_numbers(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Keyed token stores: seq, sft, dpo and grpo datasets, and a resumable distributed sampler.
+"""Keyed token stores: datasets of declared kinds of records, and a resumable distributed sampler.
 
-``DatasetFactory.load`` opens a store of any format as a dataset for one kind of training, and
-``StoreFactory`` opens the store itself. The names are those of AstrAI. ``append`` and
-``GrowingDataset`` write and read stores that grow while a model trains.
+``DatasetFactory.load`` opens a store of any format as a dataset of one kind of record, a preset or
+a `RecordSchema`, and ``StoreFactory`` opens the store itself. The names are those of AstrAI.
+``append`` and ``GrowingDataset`` write and read stores that grow while a model trains.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from zindex.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from zindex.formats.keyed.record_schema import Field as Field
+    from zindex.formats.keyed.record_schema import RecordSchema as RecordSchema
     from zindex.formats.keyed.shards import detect_format as detect_format
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
     from zindex.keyed.growing.writer import GrowingWriter as GrowingWriter
     from zindex.keyed.growing.writer import append as append
     from zindex.keyed.loader import keyed_loader as keyed_loader
-    from zindex.keyed.preference_datasets import dpo_collate_fn as dpo_collate_fn
-    from zindex.keyed.preference_datasets import grpo_collate_fn as grpo_collate_fn
+    from zindex.keyed.record_dataset import KeyedRecordDataset as KeyedRecordDataset
+    from zindex.keyed.record_dataset import dpo_collate_fn as dpo_collate_fn
+    from zindex.keyed.record_dataset import grpo_collate_fn as grpo_collate_fn
     from zindex.keyed.record_split import RecordSplit as RecordSplit
     from zindex.keyed.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from zindex.keyed.saving import load_bin as load_bin

@@ -17,6 +17,7 @@ from zindex.keyed.store import KeyedStore
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store as ArrayStore
 from zindex.store.open import open_store
+from zindex.store.record_reader import RecordReader
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, read_fields
 from zindex.store.scratch import IMPORT_KEY
 from zindex.store.tokenizer_note import read_note
@@ -81,7 +82,8 @@ class MappedStore(MmapStore):
 class ZarrStore(KeyedStore):
     """A store of records whose fields are numbers, such as ``zindex convert`` writes of HDF5 files.
 
-    Each numeric field is a key; text fields are ignored. A record is a document, a pair or a group.
+    Each numeric field is a key. A record is a document, a pair or a group.
+    Texts, bytes and JSON values are ``text_keys``, which samples have if their schema says so.
     If a key has a companion ``<key>_length``, its records are groups of consecutive items with
     these lengths. The store may be in an object store; chunks are verified on first read.
     """
@@ -116,6 +118,8 @@ class ZarrStore(KeyedStore):
             )
             for name, field in numbers.items()
         }
+        texts = [name for name in fields if name not in (KEY, *numbers)]
+        self._texts = RecordReader(store, texts) if texts and has_records else None
         columns: dict[str, Column] = {}
         for name, column in found.items():
             if not (name.endswith(LENGTH_SUFFIX) and name.removesuffix(LENGTH_SUFFIX) in found):

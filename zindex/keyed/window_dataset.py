@@ -11,15 +11,16 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, SourceError, check_choice
+from zindex.formats.keyed.record_schema import Field, RecordSchema
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, read_columns
-from zindex.keyed.extra_keys import find_window_extras
+from zindex.keyed.extra_keys import find_window_extras, has_one_per_record
+from zindex.keyed.field_reads import FieldRead, tensor_dtype
 from zindex.keyed.file_values import CopySpans
 from zindex.keyed.record_values import spread_records
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.train_types import Output, TrainType
-from zindex.keyed.value_checks import OutputRead, check_values
+from zindex.keyed.value_checks import check_values
 from zindex.keyed.windows import PackedWindows, StreamWindows, Windows, WindowSpans, divide_spans
 from zindex.loading.collate import collate as stack_samples
 from zindex.plan.settings import check_whole
@@ -41,7 +42,7 @@ class WindowDataset(BaseDataset):
 
     Parameters
     ----------
-    train_type
+    schema
         Required keys, and the tensors of samples.
     window_size
         Values of a window, w.
@@ -78,7 +79,7 @@ class WindowDataset(BaseDataset):
 
     def __init__(
         self,
-        train_type: TrainType,
+        schema: RecordSchema,
         window_size: int,
         stride: int | None = None,
         *,
@@ -86,7 +87,7 @@ class WindowDataset(BaseDataset):
         tail: Tail | TailName = Tail.DROP_LAST,
         **options: Any,
     ) -> None:
-        super().__init__(train_type, **options)
+        super().__init__(schema, **options)
         window_size = check_whole("window_size", window_size, 1)
         check_choice("documents", documents, get_args(Documents))
         tail = parse_tail(tail, (Tail.DROP_LAST, Tail.PAD, Tail.EXACT))
@@ -107,8 +108,8 @@ class WindowDataset(BaseDataset):
         self._windows: Windows | None = None
         self._bounds = np.zeros(1, np.int64)
         # The tensors of a sample, each with the column of its values: one per token, or per record.
-        self._parts: list[tuple[Output, Column]] = []
-        self._record_parts: list[tuple[Output, Column]] = []
+        self._parts: list[tuple[Field, Column]] = []
+        self._record_parts: list[tuple[Field, Column]] = []
         self._record_bounds = self._bounds
 
     def get_index(self, index: int) -> tuple[int, int]:
@@ -155,7 +156,7 @@ class WindowDataset(BaseDataset):
         if len(lengths) < 2:
             return stack_samples(batch)
         parts = [*self._parts, *self._record_parts]
-        pads = {output.name: output.pad_of(self.pad_id) for output, _ in parts}
+        pads = {field.name: field.pad_of(self.pad_id) for field, _ in parts}
         pads |= {_DOCUMENTS: -1, _POSITIONS: 0}
         values = {name: [item[name] for item in batch] for name in batch[0]}
         return BatchTensors(
@@ -174,21 +175,22 @@ class WindowDataset(BaseDataset):
     def _count_samples(self, store: KeyedStore) -> int:
         # Samples with document bounds have computed positions instead of stored ones.
         computed = _POSITIONS if self._has_bounds else None
-        outputs = [output for output in self.outputs_of(store) if output.name != computed]
-        self._parts = [(output, store.column(output.key)) for output in outputs]
-        keys = [output.key for output in outputs]
+        fields = [field for field in self.fields_of(store) if field.name != computed]
+        of_tokens = [field for field in fields if field.axes]
+        self._parts = [(field, store.column(field.key)) for field in of_tokens]
+        keys = [field.key for field in of_tokens]
         store.check_lengths(keys)
-        if not self.train_type.by_record:  # the answers of a pair differ in length
+        if "records" not in self.schema.modes:  # the answers of a pair differ in length
             store.check_records(keys)
         length = min(column.length for _, column in self._parts)
-        self._add_extras(store, outputs)
+        self._add_extras(store, fields)
         stream = np.array([0, length], np.int64)
         self._bounds = stream
         if self.documents != "ignore":
-            self._bounds = _document_bounds(store, self.train_type.keys[0])
+            self._bounds = _document_bounds(store, self.schema.keys[0])
             if self._bounds[-1] > length:  # another key is shorter, with strict=False
                 self._bounds = np.minimum(self._bounds, length)
-            if self._has_bounds and _POSITIONS in [item.key for item in self.outputs_of(store)]:
+            if self._has_bounds and _POSITIONS in [item.key for item in self.fields_of(store)]:
                 _report_replaced(store, self.documents, int(self._bounds[:2].max()))
         bounds = self._bounds if self.documents in ("respect", "pack") else stream
         starts, stops = bounds[:-1], bounds[1:]
@@ -210,13 +212,21 @@ class WindowDataset(BaseDataset):
             )
         return windows.num_windows
 
-    def _add_extras(self, store: KeyedStore, outputs: Sequence[Output]) -> None:
-        """Add the tensors of keys that the train type does not name."""
-        of_tokens, of_records = find_window_extras(store, outputs)
-        self._parts += [(output, store.column(output.key)) for output in of_tokens]
-        self._record_parts = [(output, store.column(output.key)) for output in of_records]
+    def _add_extras(self, store: KeyedStore, fields: Sequence[Field]) -> None:
+        """Add the tensors of keys that the schema does not name, and those of records."""
+        of_tokens, of_records = find_window_extras(store, fields)
+        declared = [field for field in fields if not field.axes]
+        for field in declared:
+            if not has_one_per_record(store.column(field.key)):
+                raise SourceError(
+                    f"{field.key} of {store.path} must have one value per record, its records "
+                    "differ in length; make it again, or declare an axis"
+                )
+        of_records += declared
+        self._parts += [(field, store.column(field.key)) for field in of_tokens]
+        self._record_parts = [(field, store.column(field.key)) for field in of_records]
         if of_records:
-            self._record_bounds = _document_bounds(store, self.train_type.keys[0])
+            self._record_bounds = _document_bounds(store, self.schema.keys[0])
 
     def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return windows by number."""
@@ -231,22 +241,22 @@ class WindowDataset(BaseDataset):
         tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
         parts = [*self._parts, *self._record_parts]
         spans = {shift: self._find_copies(whole, shift) for shift in (0, 1)}
-        for output, _ in parts:
-            arrays[output.name].fill(output.pad_of(self.pad_id))
+        for field, _ in parts:
+            arrays[field.name].fill(field.pad_of(self.pad_id))
         self._fill(
             store,
             [
-                OutputRead(output, column, spans[output.shift], arrays[output.name])
-                for output, column in parts
+                FieldRead(field, column, spans[field.shift], arrays[field.name])
+                for field, column in parts
             ],
         )
         if self._has_bounds:
             marks = arrays[_DOCUMENTS], arrays[_POSITIONS]
             has_target = np.empty(marks[0].shape, np.bool_)
             mark_documents(documents.rows, documents.offsets, documents.lengths, *marks, has_target)
-            for output, _ in parts:
-                if output.shift:  # a target in another document than its input
-                    np.putmask(arrays[output.name], ~has_target, output.pad_of(self.pad_id))
+            for field, _ in parts:
+                if field.shift:  # a target in another document than its input
+                    np.putmask(arrays[field.name], ~has_target, field.pad_of(self.pad_id))
         batch = SampleBatch(tensors)
         if self.tail is not Tail.EXACT:
             return batch
@@ -272,13 +282,13 @@ class WindowDataset(BaseDataset):
         self._fill(
             store,
             [
-                OutputRead(output, column, spans, arrays[output.name], output.shift)
-                for output, column in (*self._parts, *self._record_parts)
+                FieldRead(field, column, spans, arrays[field.name], field.shift)
+                for field, column in (*self._parts, *self._record_parts)
             ],
         )
         return SampleBatch(tensors)
 
-    def _fill(self, store: KeyedStore, reads: Sequence[OutputRead]) -> None:
+    def _fill(self, store: KeyedStore, reads: Sequence[FieldRead]) -> None:
         """Fill tensors with values of tokens, and with those of the records of tokens."""
         count = len(self._parts)
         read_columns([read.request for read in reads[:count]])
@@ -290,8 +300,8 @@ class WindowDataset(BaseDataset):
         """Return the shapes and dtypes of a batch."""
         plane = size, self.window_size
         shapes: Shapes = {
-            output.name: (plane, output.dtype_of(column.dtype))
-            for output, column in (*self._parts, *self._record_parts)
+            field.name: (plane, tensor_dtype(field, column.dtype))
+            for field, column in (*self._parts, *self._record_parts)
         }
         if self._has_bounds:
             shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}

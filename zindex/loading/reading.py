@@ -70,14 +70,20 @@ def _mask_padding(batch: Any, rows: list[int]) -> None:
     weights = {
         name: named[name] for name in _NO_WEIGHT if isinstance(named.get(name), torch.Tensor)
     }
+    if not weights:  # of another kind of records
+        weights = {
+            name: value
+            for name, value in named.items()
+            if str(name).endswith("_mask") and isinstance(value, torch.Tensor)
+        }
     if not weights:
         raise ConfigError(
             f"tail='pad' needs batches that are mappings with one of {', '.join(_NO_WEIGHT)}, from "
-            f"which padding takes its weight, got {type(batch).__name__}; choose tail='exact' or "
-            "'drop_last'"
+            "which padding takes its weight, or others that end in _mask, got "
+            f"{type(batch).__name__}; choose tail='exact' or 'drop_last'"
         )
     for name, tensor in weights.items():
-        tensor[rows] = _NO_WEIGHT[name]
+        tensor[rows] = _NO_WEIGHT.get(name, 0)
 
 
 def _empty(batch: Any) -> Any:

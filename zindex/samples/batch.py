@@ -169,6 +169,8 @@ def _lay_out(shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> tuple[l
 class BatchTensors(Tensors):
     """The tensors of a batch by name, each with the samples along its first dimension.
 
+    Texts of samples are lists, one text for each sample.
+
     Tensors that are equal for all samples are expanded, not repeated: plain position ids and the
     plain causal mask, which batches share. torch rejects in-place operations on a whole expanded
     tensor, but not on a part of it: clone it first. If a mask was written to, later batches get a
@@ -177,7 +179,10 @@ class BatchTensors(Tensors):
 
     def pin_memory(self) -> "BatchTensors":
         """Return the tensors in pinned memory; torch's DataLoader calls this."""
-        return BatchTensors((name, pin_tensor(tensor)) for name, tensor in self.items())
+        return BatchTensors(
+            (name, pin_tensor(value) if isinstance(value, torch.Tensor) else value)
+            for name, value in self.items()
+        )
 
 
 def _join_tensors(parts: list[tuple[str, Any]]) -> BatchTensors:
@@ -195,7 +200,7 @@ def _split_tensors(batch: BatchTensors) -> tuple[Any, ...]:
     In shared memory one process could silently change the other's mask.
     """
     parts = [
-        (name, tensor.shape if is_causal_mask(tensor) else tensor) for name, tensor in batch.items()
+        (name, value.shape if _is_shared_mask(value) else value) for name, value in batch.items()
     ]
     return _join_tensors, (parts,)
 
@@ -299,8 +304,7 @@ class SampleBatch(Sequence[Item]):
 def _stack(make: Callable[[], Tensors]) -> BatchTensors:
     """Return tensors without expanded ones, except a plain causal mask, which would be large."""
     return BatchTensors(
-        (name, tensor if is_causal_mask(tensor) else tensor.contiguous())
-        for name, tensor in make().items()
+        (name, value.contiguous() if _is_plain(value) else value) for name, value in make().items()
     )
 
 
@@ -325,6 +329,10 @@ def _collate_samples(batch: Sequence[Sample], *, collate_fn_map: Any = None) -> 
 
 def _is_shared_mask(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and is_causal_mask(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not is_causal_mask(value)
 
 
 torch.utils.data._utils.collate.default_collate_fn_map[Sample] = _collate_samples

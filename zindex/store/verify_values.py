@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from zindex.formats.keyed.value_rules import TOKEN_KEYS, describe_invalid, find_invalid
+from zindex.formats.keyed.schema_presets import find_token_keys
+from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.io.objects import Place
 from zindex.store.open import Store, open_store
 from zindex.store.records import KIND, Form, RecordField, read_fields
@@ -22,12 +23,13 @@ def find_invalid_values(root: Place) -> Iterator[tuple[str, str]]:
     store = open_store(root, kind=KIND)
     fields = read_fields(store.spec, root)
     numbers = [field for field in fields.values() if field.form == Form.NUMBERS]
-    if not any(field.name in TOKEN_KEYS for field in numbers):
+    token_keys = find_token_keys(store.spec)
+    if not any(field.name in token_keys for field in numbers):
         return
     note = read_note(root)
     num_ids = None if note is None else note.vocab_size
     for field in numbers:
-        is_tokens = field.name in TOKEN_KEYS
+        is_tokens = field.name in token_keys
         if is_tokens or np.dtype(field.dtype).kind == "f":
             problem = _find_problem(store, field, is_tokens, num_ids)
             if problem is not None:

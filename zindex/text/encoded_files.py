@@ -101,13 +101,7 @@ class EncodedFiles(WrappedFiles):
                 for text in texts:
                     check_unicode(text)
             except SourceError as error:
-                if not self.skip_damaged:
-                    raise SourceError(
-                        f"{error}, in record {sample.get('__key__')!r} of {sample.get('__url__')}; "
-                        "mend it, or leave out such records with on_damage='skip' (--on-damage "
-                        "skip)"
-                    ) from error
-                self.num_refused += 1
+                self.refuse(sample, error)
                 continue
             batch.append(draft)
             length += sum(map(len, texts))
@@ -115,6 +109,15 @@ class EncodedFiles(WrappedFiles):
                 yield from self._encode(batch)
                 batch, length = [], 0
         yield from self._encode(batch)
+
+    def refuse(self, sample: Sample, error: SourceError) -> None:
+        """Count a damaged sample, or raise its error with its location."""
+        if not self.skip_damaged:
+            raise SourceError(
+                f"{error}, in {locate(sample)}; mend it, or leave out such records with "
+                "on_damage='skip' (--on-damage skip)"
+            ) from error
+        self.num_refused += 1
 
     def _encode_once(
         self, keys: Sequence[Hashable], encode: Callable[[Sequence[int]], Sequence[Encoded]]
@@ -147,6 +150,11 @@ class EncodedFiles(WrappedFiles):
     def _encode(self, batch: Sequence[Any]) -> Iterator[Sample]:
         """Yield the records of drafts, whose texts are encoded together."""
         raise NotImplementedError
+
+
+def locate(sample: Sample) -> str:
+    """Return the place of a sample, for messages."""
+    return f"record {sample.get('__key__')!r} of {sample.get('__url__')}"
 
 
 def fit_ids(ids: Int64Array, dtype: str, num_ids: int | None = None) -> AnyArray:

@@ -55,11 +55,11 @@ class LengthLimits:
         found = {name: getattr(self, name) for name in LIMITS}
         return {name: limit for name, limit in found.items() if limit is not None}
 
-    def cut_sequence(self, length: int) -> "Cut":
-        """Return what is kept of a single sequence."""
-        cut = Cut([(0, length)])
+    def cut_sequence(self, *lengths: int) -> "Cut":
+        """Return what is kept of a sequence, or of independent ones."""
+        cut = Cut([(0, length) for length in lengths])
         if self.max_length is not None:
-            cut.narrow("max_length", [0], self.max_length, self.keep == "end")
+            cut.narrow("max_length", range(len(lengths)), self.max_length, self.keep == "end")
         return cut
 
     def cut_answers(self, lengths: Sequence[int], *, joined: bool) -> "Cut":
