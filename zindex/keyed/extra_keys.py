@@ -129,13 +129,14 @@ def _align(
     """Return the field of a key, along the axes of the first anchor whose lengths it has."""
     for anchor in anchors:  # one value per item of a group
         if len(anchor.axes) > num_axes and is_aligned(anchor):
-            return Field(key, values="numbers", axes=anchor.axes[:num_axes])
+            return Field(key, values="numbers", axes=anchor.axes[:num_axes], like=anchor.key)
     if is_scalar:
         return Field(key, values="numbers")
     for anchor in anchors:
         if len(anchor.axes) == num_axes and is_aligned(anchor):
             axes, pads_left = anchor.axes, anchor.pads_left
-            return Field(key, values="numbers", axes=axes, pads_left=pads_left)
+            like = anchor.key
+            return Field(key, values="numbers", axes=axes, like=like, pads_left=pads_left)
     return Field(key, values="numbers", axes=(key, f"{key} item")[:num_axes])
 
 
