@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -37,7 +38,7 @@ from zindex.cli.edit import collect, compact_command, edit, forget_command
 from zindex.cli.errors import describe_refusal, name_options
 from zindex.cli.measure import bench, lengths
 from zindex.cli.tokenize import tokenize_command
-from zindex.errors import ConfigError, ZindexError
+from zindex.errors import ConfigError, StoreNotFoundError, ZindexError
 from zindex.inspection.tables.formatting import count_noun
 
 # System errors that the user can fix: a wrong path, missing permissions, a full disk.
@@ -319,18 +320,22 @@ def verify(paths: tuple[str, ...], key: str | None) -> tuple[dict[str, Any], str
     """
     from zindex.execution.progress import open_progress
     from zindex.inspection.tables.store_lines import describe_reports
-    from zindex.keyed.growing.growing_log import is_growing
-    from zindex.keyed.growing.inspection import verify_growing
+    from zindex.io.objects import place_of
+    from zindex.keyed.growing.inspection import find_growing, verify_growing
     from zindex.maintenance.repairs.named_stores import find_stores
     from zindex.store.verify import StoreReport, verify_store
 
     reports: list[StoreReport] = []
     lines: list[str] = []
     with open_progress(True) as shown:
-        growing = [path for path in paths if is_growing(path)]
-        reports += map(verify_growing, growing)
-        others = [path for path in paths if path not in growing]
-        for named in [store for path in others for store in find_stores(path)]:
+        stores = []
+        for path in paths:
+            growing = find_growing(path)
+            reports += map(verify_growing, growing)
+            if not growing or growing != [place_of(path)]:
+                with suppress(*([StoreNotFoundError] if growing else [])):
+                    stores += find_stores(path)
+        for named in stores:
             if named.is_begun:
                 with shown.step(named.root.name, named.num_shards) as advance:
                     reports.append(verify_store(named.root, key=key, advance=advance))

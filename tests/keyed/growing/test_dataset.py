@@ -13,10 +13,18 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.keyed.growing.rollouts import grow, numbers_of, rollout
-from zindex.errors import ConfigError, MissingKeyError, NotReadyError, StateMismatchError
+from tests.killing import exit_code, fork
+from zindex.errors import (
+    ConfigError,
+    MissingKeyError,
+    NotReadyError,
+    StateMismatchError,
+    StoreUnavailableError,
+)
 from zindex.keyed.growing.compaction import compact
 from zindex.keyed.growing.dataset import GrowingBatches, GrowingDataset, growing_loader
 from zindex.keyed.growing.eviction import evict, find_unused, remove_unused
+from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.loader import keyed_loader
 from zindex.loading.sampler import ElasticSampler
 
@@ -172,6 +180,58 @@ def test_states_of_other_runs_are_refused(store: Path) -> None:
         StateMismatchError, match=r"position 400 must be one that reader 'train' of"
     ):
         batches.load_state_dict(state | {"consumed_samples": 400})
+
+
+def test_a_finished_run_is_extended(store: Path) -> None:
+    batches = growing_loader(open_rounds(store, num_samples=16), 8, rank=0, num_ranks=1)
+    first = [numbers_of(batch) for batch in batches]
+    longer = open_rounds(store, num_samples=32)
+    resumed = growing_loader(longer, 8, rank=0, num_ranks=1, state=batches.state_dict())
+    assert first + [numbers_of(batch) for batch in resumed] == read(store, 8)
+
+
+def test_a_node_waits_until_it_sees_the_generation_of_a_round(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = open_rounds(store)
+    behind = open_rounds(store)
+    grow(store, range(32, 36), version=9)
+    expected = ahead[0]["prompts"].tolist()
+    advance, calls = GrowingLog.advance, list[int]()
+
+    def look_later(log: GrowingLog) -> bool:
+        calls.append(1)
+        return len(calls) > 3 and advance(log)
+
+    monkeypatch.setattr(GrowingLog, "advance", look_later)
+    assert behind[0]["prompts"].tolist() == expected
+    assert len(calls) == 4
+    monkeypatch.setattr("zindex.keyed.growing.growing_log._VISIBILITY_TIMEOUT", 0.0)
+    with pytest.raises(StoreUnavailableError, match=r"generation 99 of .* must be visible here, "):
+        GrowingLog(store).wait_for(99)
+
+
+def test_forked_workers_need_no_lock_of_their_parent(store: Path) -> None:
+    dataset = open_rounds(store, num_samples=32)
+    expected = numbers_of(dataset.collate(dataset.__getitems__(range(4))))
+    log, is_held, is_over = dataset._journal.log, threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with log.lock, dataset._lock:
+            is_held.set()
+            is_over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait(60)
+    child = fork(lambda: _compare(dataset, expected))
+    assert exit_code(child) == 0
+    is_over.set()
+    thread.join()
+
+
+def _compare(dataset: GrowingDataset, expected: list[int]) -> None:
+    assert numbers_of(dataset.collate(dataset.__getitems__(range(4)))) == expected
 
 
 def test_settings_are_checked(store: Path) -> None:

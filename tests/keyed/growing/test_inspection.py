@@ -1,19 +1,22 @@
 """`zindex info`, `verify`, `gc` and `compact` of growing stores."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import invoke, succeed
+from tests.cli.commands import fail, invoke, succeed
 from tests.damage import flip
 from tests.keyed.growing.rollouts import grow
+from tests.trees import all_files
 from zindex.inspection.answers.info import info, ls
 from zindex.keyed.growing.compaction import compact
 from zindex.keyed.growing.dataset import GrowingDataset
 from zindex.keyed.growing.eviction import evict
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.inspection import verify_growing
+from zindex.maintenance.garbage import find_garbage
 
 
 @pytest.fixture
@@ -92,3 +95,17 @@ def test_commands(store: Path) -> None:
     assert "8 removed" in succeed("gc", store, "--hours", "-1", "--remove")
     evict(store, keep_versions=1)
     assert "sound" in succeed("verify", store)
+
+
+def test_a_folder_of_stores_may_have_growing_ones(store: Path) -> None:
+    folder = store.parent
+    before = all_files(store)
+    for path in sorted(store.rglob("*"), reverse=True):
+        os.utime(path, (0, 0))
+    assert find_garbage(folder, hours=0.0) == []  # it is no unfinished build
+    said = succeed("gc", folder, "--hours", "0", "--remove")
+    assert "0 removed" in said
+    assert all_files(store) == before
+    assert "1 store" in succeed("verify", folder)
+    (folder / "nothing").mkdir()
+    assert "no zindex store at" in fail("verify", folder / "nothing")

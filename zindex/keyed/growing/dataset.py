@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -112,18 +112,9 @@ class GrowingDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._journal = RoundJournal(GrowingLog(store), reader, rules)
         self._view: GrowingStore | None = None
         self._lock = fork_safe_lock()
-        settings = {name: getattr(rules, name) for name in rules.__slots__}
-        self._arguments = (
-            train_type,
-            self._journal.log.root,
-            settings
-            | options
-            | {
-                "reader": reader,
-                "num_samples": num_samples,
-                "patience": patience,
-            },
-        )
+        settings = {name: getattr(rules, name) for name in rules.__slots__} | options
+        settings |= {"reader": reader, "num_samples": num_samples, "patience": patience}
+        self._arguments = train_type, self._journal.log.root, settings
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_dataset, (type(self), *self._arguments)
@@ -193,15 +184,14 @@ class GrowingDataset(torch.utils.data.Dataset[dict[str, Any]]):
     def _open(self, wanted: Round) -> GrowingStore:
         """Return the records up to a round, or later ones, by their global numbers."""
         log = self._journal.log
+        log.wait_for(wanted.generation)
         with self._lock, log.lock:
-            if log.history.number < wanted.generation:
-                log.advance()
             if self._template.storage is None:
                 # The records of the round show what other keys than the declared ones are like.
                 chosen = log.history.find_generations(wanted.ranges)
                 self._template.open(GrowingStore.over(log, chosen, is_dense=True))
             view = self._view
-            if view is None or (view.generation or 0) < wanted.generation:
+            if view is None or cast("int", view.generation) < wanted.generation:
                 chosen = np.arange(log.history.num_generations)
                 view = self._view = GrowingStore.over(log, chosen, is_dense=False)
             return view
@@ -315,7 +305,7 @@ def growing_loader(
             "keyed_loader for other datasets"
         )
     rank, num_ranks = find_ranks(None, rank, num_ranks)
-    order = SampleOrder(len(dataset), None, 0, dataset.fingerprint)
+    order = SampleOrder(_NO_END, None, 0, dataset.fingerprint)  # of one pass, of any length
     plan = BatchPlan(
         order, len(dataset), check_whole("batch_size", batch_size, 1), rank, num_ranks, Tail.EXACT
     )

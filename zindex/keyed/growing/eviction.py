@@ -127,12 +127,17 @@ class Unused:
 
 def remove_unused(found: Iterable[Unused]) -> None:
     """Remove files and stores of a growing store, a store's commit first."""
-    for item in found:
+    items = list(found)
+
+    def remove(item: Unused) -> None:
         if files.exists(item.path):
             files.remove_file(item.path)
         else:
             files.remove_file(item.path / ROOT_KEY)
             files.remove_tree(item.path)
+
+    if items:
+        map_in_threads(files.num_writers(items[0].path), remove, items)
 
 
 def find_unused(
@@ -175,8 +180,9 @@ def find_unused(
         own = np.array([[offset[home.start], offset[home.stop]]])
         if path in found and not intervals.count(intervals.intersect(own, kept)):
             unused.append(Unused(path, "evicted, and no reader can reach it", home.nbytes))
-    for path in found - known:
-        times, nbytes = _measure(path)
+    others = sorted(found - known, key=str)
+    measured = map_in_threads(files.num_writers(root), _measure, others)
+    for path, (times, nbytes) in zip(others, measured, strict=True):
         if max(times, default=before) < before:
             compacted = "" if path.name.endswith(".partial") else "compacted, or "
             unused.append(Unused(path, f"{compacted}left by a killed writer", nbytes))

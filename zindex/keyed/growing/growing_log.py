@@ -10,6 +10,7 @@ from zindex.errors import (
     FingerprintMismatchError,
     StoreError,
     StoreNotFoundError,
+    StoreUnavailableError,
     VerificationError,
 )
 from zindex.formats.keyed.shards import GROWING_KEY
@@ -34,6 +35,8 @@ _FORMAT_VERSION = 1
 # Commits between two summaries, at least; more if there are many, as summaries grow with them.
 _SUMMARY_INTERVAL = 64
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.1
+# Network file systems show new files within this many seconds.
+_VISIBILITY_TIMEOUT, _LONGEST_VISIBILITY_PAUSE = 120.0, 1.0
 _KEYS: Any = tuple[GrowingKey, ...]
 _NUM_IDS: Any = int | None
 
@@ -93,6 +96,24 @@ class GrowingLog:
             for content in self.log.read_after(before):
                 self._add(content)
             return self.history.number > before
+
+    def wait_for(self, number: int) -> None:
+        """Read up to a commit that exists; a network file system may show it late.
+
+        Raises
+        ------
+        StoreUnavailableError
+            If it is not seen.
+        """
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_VISIBILITY_PAUSE, timeout=_VISIBILITY_TIMEOUT)
+        while self.history.number < number:
+            self.advance()
+            if self.history.number < number and not backoff.wait():
+                raise StoreUnavailableError(
+                    f"generation {number} of {self.root} must be visible here, as it is elsewhere, "
+                    f"{self.history.number} is the last after {backoff.elapsed:.0f} s; check that "
+                    "all nodes have one store"
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GrowingLog, (self.root,)

@@ -6,9 +6,9 @@ from typing import Any
 from zindex.errors import StoreError, StoreUnavailableError, VerificationError, ZindexError
 from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.io import files
-from zindex.io.objects import PlaceLike, place_of
+from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.eviction import read_rounds
-from zindex.keyed.growing.growing_log import LOG_KEY, GrowingLog
+from zindex.keyed.growing.growing_log import LOG_KEY, GrowingLog, is_growing
 from zindex.keyed.growing.history import Home, parse_entry
 from zindex.keyed.growing.homes import file_path, read_file, store_path
 from zindex.keyed.growing.numbered_log import NumberedLog
@@ -45,6 +45,15 @@ def describe_growing(store: PlaceLike) -> tuple[int, dict[str, Any]]:
         size, count = read_rules(log.root, reader).round_size, rounds.find_last(-1) + 1
         facts[f"reader {reader}"] = f"{count:,} rounds of {size:,} records"
     return sum(home.nbytes for home in homes), facts
+
+
+def find_growing(path: PlaceLike) -> list[Place]:
+    """Return the growing stores at a location, or directly below it."""
+    root = place_of(path)
+    if is_growing(root):
+        return [root]
+    names = sorted(files.list_names(root))
+    return [root / name for name in names if is_growing(root / name)]
 
 
 def verify_growing(
