@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 
 from tests.harnesses.interception import CLIENT, intercepted
-from tests.harnesses.running import main
+from tests.harnesses.running import report, run_trials
 from tests.killing import exit_code, fork, kill_process
 from zindex.errors import NotReadyError
 from zindex.keyed.growing.compaction import compact
@@ -300,4 +301,4 @@ def replay(plan: Plan, num_samples: int) -> dict[int, list[int]]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(trial))
+    raise SystemExit(report(partial(run_trials, trial, seconds=120)))
