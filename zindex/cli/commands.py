@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -38,7 +37,7 @@ from zindex.cli.edit import collect, compact_command, edit, forget_command
 from zindex.cli.errors import describe_refusal, name_options
 from zindex.cli.measure import bench, lengths
 from zindex.cli.tokenize import tokenize_command
-from zindex.errors import ConfigError, StoreNotFoundError, ZindexError
+from zindex.errors import ConfigError, ZindexError
 from zindex.inspection.tables.formatting import count_noun
 
 # System errors that the user can fix: a wrong path, missing permissions, a full disk.
@@ -320,21 +319,12 @@ def verify(paths: tuple[str, ...], key: str | None) -> tuple[dict[str, Any], str
     """
     from zindex.execution.progress import open_progress
     from zindex.inspection.tables.store_lines import describe_reports
-    from zindex.io.objects import place_of
-    from zindex.keyed.growing.inspection import find_growing, verify_growing
-    from zindex.maintenance.repairs.named_stores import find_stores
-    from zindex.store.verify import StoreReport, verify_store
+    from zindex.keyed.growing.inspection import find_all, verify_growing
+    from zindex.store.verify import verify_store
 
-    reports: list[StoreReport] = []
-    lines: list[str] = []
+    growing, stores = find_all(paths)
+    reports, lines = [*map(verify_growing, growing)], list[str]()
     with open_progress(True) as shown:
-        stores = []
-        for path in paths:
-            growing = find_growing(path)
-            reports += map(verify_growing, growing)
-            if not growing or growing != [place_of(path)]:
-                with suppress(*([StoreNotFoundError] if growing else [])):
-                    stores += find_stores(path)
         for named in stores:
             if named.is_begun:
                 with shown.step(named.root.name, named.num_shards) as advance:

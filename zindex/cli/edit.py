@@ -126,9 +126,10 @@ def _read_state(path: str) -> dict[str, Any]:
 def compact_command(
     store: str, every: float | None, keep_versions: int | None
 ) -> tuple[dict[str, Any], str]:
-    """Move the records of small generations of a growing store to larger Zarr stores.
+    """Compact a growing store.
 
-    Readers and writers may go on meanwhile.
+    Moves the records of small generations to larger Zarr stores. Readers and writers may continue
+    meanwhile, and states stay valid.
     """
     import time
 
@@ -163,11 +164,11 @@ def compact_command(
 def collect(
     folder: str, runs: tuple[str, ...], hours: float, states: tuple[str, ...], remove: bool
 ) -> tuple[dict[str, Any], str]:
-    """List or remove unused files of a folder of stores, or of a growing store.
+    """List or remove unused files of a folder of stores.
 
     Unused files are temporary files of killed writers, unfinished builds and, with --run, finished
-    stores that none of the given runs uses. In a growing store they are compacted files, and
-    evicted generations that no reader can reach.
+    stores that none of the given runs uses. FOLDER may also be a growing store, in which they are
+    compacted files, and evicted generations that no reader can reach.
     """
     from zindex.inspection.tables.formatting import format_nbytes
     from zindex.keyed.growing.eviction import find_unused, remove_unused

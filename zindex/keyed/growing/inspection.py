@@ -1,9 +1,16 @@
 """Describe and verify a growing store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
-from zindex.errors import StoreError, StoreUnavailableError, VerificationError, ZindexError
+from zindex.errors import (
+    StoreError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+    VerificationError,
+    ZindexError,
+)
 from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
@@ -13,6 +20,7 @@ from zindex.keyed.growing.history import Home, parse_entry
 from zindex.keyed.growing.homes import file_path, read_file, store_path
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.keyed.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
+from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
 from zindex.store.verify import StoreReport, verify_store
 
 
@@ -47,13 +55,26 @@ def describe_growing(store: PlaceLike) -> tuple[int, dict[str, Any]]:
     return sum(home.nbytes for home in homes), facts
 
 
-def find_growing(path: PlaceLike) -> list[Place]:
-    """Return the growing stores at a location, or directly below it."""
-    root = place_of(path)
-    if is_growing(root):
-        return [root]
-    names = sorted(files.list_names(root))
-    return [root / name for name in names if is_growing(root / name)]
+def find_all(paths: Iterable[str]) -> tuple[list[Place], list[NamedStore]]:
+    """Return the growing stores and the other stores that paths name, as of `find_stores`.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is neither at a path, nor directly below it.
+    """
+    growing, stores = list[Place](), list[NamedStore]()
+    for path in paths:
+        root = place_of(path)
+        if is_growing(root):
+            growing.append(root)
+            continue
+        below = (root / name for name in sorted(files.list_names(root)))
+        found = [place for place in below if is_growing(place)]
+        with suppress(*[StoreNotFoundError] * bool(found)):
+            stores += find_stores(path)
+        growing += found
+    return growing, stores
 
 
 def verify_growing(
