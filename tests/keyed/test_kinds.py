@@ -20,6 +20,7 @@ from zindex.keyed import (
     DatasetFactory,
     Field,
     KeyedRecordDataset,
+    KeyedStore,
     RecordSchema,
     RecordSplit,
     keyed_loader,
@@ -324,9 +325,27 @@ def test_lines_of_tokens_have_the_dtypes_of_presets(tmp_path: Path) -> None:
         convert_keyed(tmp_path / "bad.jsonl", tmp_path / "bad.zarr")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_has_no_weight(root: Path, kind: str) -> None:
+    """Ranks without a sample of the last step get samples whose masks are False."""
+    dataset = load(root, kind)
+    batches = list(keyed_loader(dataset, 4, tail="pad", shuffle=False, rank=0, num_ranks=1))
+    assert len(batches) == 3
+    masks = [name for name in batches[-1] if name.endswith("_mask")]
+    assert masks
+    assert any(batches[0][name][-1].any() for name in masks)
+    assert not any(batches[-1][name][1:].any() for name in masks)
+
+
 def test_a_dataset_without_methods_says_what_to_do(root: Path) -> None:
     dataset = BaseDataset(load(root, "kto").schema)
     with pytest.raises(NotImplementedError, match=r"must define _count_samples, BaseDataset does "):
         dataset.load(root / "kto")
     with pytest.raises(NotImplementedError, match=r"declare the kind of record as a zindex\.keyed"):
         dataset.collate([])
+
+    class Empty(KeyedStore):
+        """A store that defines nothing."""
+
+    with pytest.raises(NotImplementedError, match="must define _open, Empty does not; return the"):
+        Empty().load(root)

@@ -11,7 +11,8 @@ from tests.cli import commands
 from tests.ingest.records.sources import ListFiles
 from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.ingest.records.import_records import import_records
 from zindex.store.tokenizer_note import NOTE_KEY, TokenizerNote, write_note

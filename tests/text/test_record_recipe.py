@@ -8,7 +8,8 @@ import pytest
 from tests.text.small_tokenizer import read_ids
 from tests.text.test_token_records import END, make, open_records
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.text.chat_template import PLAIN
 from zindex.text.conversations import ConversationParser
 from zindex.text.record_recipe import recipe_of
@@ -207,6 +208,7 @@ def test_columns_name_the_fields_of_own_parts() -> None:
         ([Field("a", values="floats")], "it has no field of token ids"),
         ([*ANSWER, Field("b", axes="b", made_of="document")], "'document' must be its only source"),
         ([*ANSWER, Field("b", axes=("g", "b"))], "'b' must be its only answers"),
+        ([*ANSWER, Field("b", values="numbers", made_of="positions")], "positions, 'b', must be l"),
         (
             [Field("a", axes="a", made_of=("b", "c"))],
             "'a' must be made of one text, or of the prom",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from zindex.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from zindex.formats.keyed.record_schema import Field as Field
     from zindex.formats.keyed.record_schema import RecordSchema as RecordSchema
+    from zindex.formats.keyed.schema_field import Field as Field
     from zindex.formats.keyed.shards import detect_format as detect_format
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory

@@ -8,7 +8,8 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import PRESETS
 from zindex.formats.keyed.shards import detect_format
 from zindex.io.objects import PlaceLike, is_remote

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from zindex.errors import ConfigError, check_choice
-from zindex.formats.keyed.record_schema import Mode, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Mode
 from zindex.formats.keyed.schema_presets import PRESETS, find_schema
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray
-from zindex.formats.keyed.record_schema import Field
+from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import KNOWN_KEYS
 from zindex.keyed.columns import Column
 from zindex.keyed.store import KeyedStore

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray
-from zindex.formats.keyed.record_schema import Field
+from zindex.formats.keyed.schema_field import Field
 from zindex.keyed.columns import Column
 from zindex.keyed.file_values import ColumnRead, CopySpans
 

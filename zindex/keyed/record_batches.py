@@ -8,7 +8,7 @@ import torch
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
-from zindex.formats.keyed.record_schema import Field
+from zindex.formats.keyed.schema_field import Field
 from zindex.keyed.field_reads import FieldRead, tensor_dtype
 from zindex.keyed.file_values import CopySpans
 from zindex.keyed.store import KeyedStore

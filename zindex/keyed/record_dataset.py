@@ -5,7 +5,8 @@ from typing import Any
 
 from zindex.arrays import Int64Array
 from zindex.errors import SourceError
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import DPO, GRPO
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import read_columns

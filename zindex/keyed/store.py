@@ -75,7 +75,10 @@ class KeyedStore:
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
         """Return the columns of the files at a path, and their fingerprint."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"a keyed store must define _open, {type(self).__name__} does not; return the column "
+            "of each key and a fingerprint, as zindex.keyed.ZarrStore does"
+        )
 
     @property
     def is_loaded(self) -> bool:

@@ -11,7 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, SourceError, check_choice
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, read_columns

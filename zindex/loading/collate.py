@@ -33,8 +33,6 @@ def to_device(
     if target.type == "cuda" and non_blocking:
         batch = pin(batch)
     return BatchTensors(
-        (name, transfer(value, lambda part: part.to(target, non_blocking=non_blocking)))
-        if isinstance(value, torch.Tensor)
-        else (name, value)
-        for name, value in batch.items()
+        (name, transfer(tensor, lambda part: part.to(target, non_blocking=non_blocking)))
+        for name, tensor in batch.items()
     )

@@ -9,13 +9,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.formats.keyed.record_schema import (
-    EACH,
-    LENGTH_SUFFIX,
-    Field,
-    RecordSchema,
-    join_items,
-)
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import EACH, LENGTH_SUFFIX, Field, join_items
 from zindex.text.token_spans import Span
 
 #: Parts of a JSON object that are a whole sequence: a text or a conversation. Documents come first
@@ -124,7 +119,8 @@ class Recipe:
                 continue
             numbers = self.numbers.get(key)
             if numbers is None:  # positions
-                record[key] = np.arange(len(record[str(field.like)]), dtype=field.stored_dtype)
+                count = sum(len(kept[number].ids) for number in self.numbers[str(field.like)])
+                record[key] = np.arange(count, dtype=field.stored_dtype)
                 continue
             place = int(field.values == "weights")
             if field.is_group:
@@ -210,6 +206,11 @@ def part_of(field: Field) -> str:
     return (field.made_of[0] if field.made_of else field.key).removesuffix(EACH)
 
 
+def is_each(field: Field) -> bool:
+    """Return whether a field has a value for each text of a list."""
+    return any(name.endswith(EACH) for name in field.made_of) and not _is_text(field)
+
+
 @cache
 def recipe_of(schema: RecordSchema) -> Recipe:
     """Return how the records of a schema are made.
@@ -235,6 +236,9 @@ def recipe_of(schema: RecordSchema) -> Recipe:
     for key, sources in texts.items():
         if len(sources) > 1 and (len(sources) > 2 or sources[0] != PROMPT or key in groups):
             problem = f"{key!r} must be made of one text, or of the prompt and an answer"
+    for key, field in schema.by_key.items():
+        if field.made_of == (POSITIONS,) and (field.like not in texts or field.is_group):
+            problem = f"positions, {key!r}, must be like a key of one text"
     if problem:
         raise ConfigError(
             f"records of {schema.name!r} cannot be made of texts: {problem}; change made_of, or "
@@ -253,8 +257,7 @@ def recipe_of(schema: RecordSchema) -> Recipe:
             continue
         values[key] = field
         is_joined = root.key in texts and len(texts[root.key]) > 1
-        is_each = bool(steps) and bool(field.made_of) and field.made_of[0].endswith(EACH)
-        if is_joined != is_each or (is_joined and field.is_group):
+        if is_joined != is_each(field) or (is_joined and (field.is_group or not steps)):
             raise ConfigError(
                 f"field {field.name!r} of {schema.name!r} cannot be made of JSON objects: values "
                 f"belong to the tokens of one text, or to each text of a list ({EACH}); change "

@@ -7,12 +7,12 @@ from typing import Any
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.formats.keyed.record_schema import Field
+from zindex.formats.keyed.schema_field import Field
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser, Dialogue
 from zindex.text.loss_masks import DialogueCutter, MaskedText
 from zindex.text.media import MediaRule, Medium, expand, find_media
-from zindex.text.record_recipe import DOCUMENT, PROMPT, Recipe, part_of
+from zindex.text.record_recipe import DOCUMENT, PROMPT, Recipe, is_each, part_of
 from zindex.text.text_checks import SpecialTexts
 from zindex.text.text_encoder import TextEncoder
 from zindex.text.token_settings import UNKNOWN_ID, TokenSettings
@@ -110,7 +110,8 @@ class SequenceReader:
         values = self._read_values(sample)
         marks = sequences[-1].marks
         if marks is not None:
-            marks = _find_marks(values, len(marks))
+            keys = [key for key, field in self.recipe.values.items() if is_each(field)]
+            marks = _find_marks(values, keys, len(marks))
             sequences[-1] = replace(sequences[-1], marks=marks)
         return sequences, values
 
@@ -148,7 +149,7 @@ class SequenceReader:
         return [MaskedText(prompt), answer]
 
     def read_dialogues(self, sample: Sample) -> Sequence[Dialogue]:
-        """Return the conversations of a JSON object; none if it has texts alone.
+        """Return the conversations of a JSON object; none if it has texts or ids alone.
 
         Raises
         ------
@@ -156,6 +157,8 @@ class SequenceReader:
             If it is damaged.
         """
         recipe, parser = self.recipe, self.parser
+        if self._has_ids(sample):
+            return []
         if not recipe.has_prompt:
             if not recipe.whole or self._read_text(sample) is not None:
                 return []
@@ -170,9 +173,7 @@ class SequenceReader:
     def _cut(self, sample: Sample) -> list[TextSequence]:
         """Return the sequences of a JSON object."""
         recipe, parser = self.recipe, self.parser
-        if recipe.takes_ids and any(
-            parser.read_value(sample, f"{name}_ids") is not None for name in recipe.answers
-        ):
+        if self._has_ids(sample):
             names = [PROMPT] * recipe.has_prompt + [*recipe.answers]
             return [self._take(sample, name) for name in names]
         if recipe.has_prompt:
@@ -190,6 +191,11 @@ class SequenceReader:
         counts = [self._media.count(item.height, item.width) for item in media]
         masked = expand(masked, self._media.placeholder, counts)
         return [replace(self._sequence([masked], dialogue), media=media, counts=counts)]
+
+    def _has_ids(self, sample: Sample) -> bool:
+        """Return whether a JSON object has token ids instead of texts."""
+        names = self.recipe.answers if self.recipe.takes_ids else ()
+        return any(self.parser.read_value(sample, f"{name}_ids") is not None for name in names)
 
     def _cut_answers(self, sample: Sample) -> list[TextSequence]:
         """Return the prompt that conversations share, and the answer of each."""
@@ -304,10 +310,11 @@ class SequenceReader:
         return self.settings.begin_id, self.settings.end_id
 
 
-def _find_marks(values: dict[str, Any], count: int) -> list[bool]:
+def _find_marks(values: dict[str, Any], keys: Sequence[str], count: int) -> list[bool]:
     """Return which steps have a label, and leave out the others, whose labels are null."""
     marks = [True] * count
-    for key, value in values.items():
+    for key in keys:
+        value = values[key]
         if isinstance(value, list) and len(value) == count:
             marks = [one is not None for one in value]
             values[key] = [one for one in value if one is not None]

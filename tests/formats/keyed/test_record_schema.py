@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.keyed.record_schema import Field, RecordSchema
-from zindex.formats.keyed.schema_presets import GRPO, KTO, PRESETS, find_schema, find_token_keys
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
+from zindex.formats.keyed.schema_presets import (
+    GRPO,
+    KTO,
+    PRESETS,
+    PROMPTS,
+    find_schema,
+    find_token_keys,
+)
 
 YAML = """\
 name: critique
@@ -78,7 +86,7 @@ def test_the_layout_of_groups_has_the_lengths_of_items() -> None:
     ("declared", "message"),
     [
         ({"fields": {"a": None}}, "a kind of records must have a name, got ''"),
-        ({"name": "x"}, "fields of a kind of records must be a mapping from names to settings"),
+        ({"name": "x"}, "fields of a kind of records must be a mapping from different names"),
         ({"name": "x", "fields": {}}, "the kind 'x' must have fields, got []"),
         ({"name": "x", "fields": {"a": 5}}, "field 'a' of a kind of records must be a mapping of"),
         ({"name": "x", "fields": {"a": {"vlaues": "ids"}}}, "'vlaues' (did you mean 'values'?)"),
@@ -94,7 +102,10 @@ def test_the_layout_of_groups_has_the_lengths_of_items() -> None:
             {"a": {"values": "floats", "dtype": "x"}},
             "must be one of floats, such as float32, got 'x",
         ),
-        ({"a": {"like": "b"}}, "must be like the key of another field of numbers, got 'b'; there"),
+        (
+            {"a": {"like": "b"}},
+            "another field of numbers, which is not like it, got 'b'; there are []",
+        ),
         (
             {"a": {"axes": "t"}, "b": {"like": "a", "axes": "u"}},
             "must begin like those of 'a', ['t'",
@@ -104,6 +115,13 @@ def test_the_layout_of_groups_has_the_lengths_of_items() -> None:
             "names of their own, got b twice; rename one",
         ),
         ({"a": {"axes": ["g", "t"]}, "a_length": {"axes": "g"}}, "got a_length twice"),
+        (
+            {"a": {"like": "b"}, "b": {"like": "a"}},
+            "another field of numbers, which is not like it",
+        ),
+        ({"name": "x", "fields": [{"name": "a"}, {"name": "a"}]}, "from different names to sett"),
+        ({"name": "x", "fields": {"a": None}, "modes": 5}, "modes of the kind 'x' must be one of"),
+        ({"name": "x", "fields": {"a": None}, "keeps_fields": "no"}, "must be true or false, got"),
         ({"a": {"values": "text"}}, "must have a field of numbers, and windows none of texts"),
         ({"a": {"axes": "t", "shift": 1}}, "windows as its only mode to shift a, got records"),
         ({"name": "x", "fields": {"a": None}, "modes": ["x"]}, "modes of the kind 'x' must be one"),
@@ -139,6 +157,7 @@ def test_a_record_is_flattened() -> None:
     record = {"prompt": [], "critique": [], "critique_mask": [], "scores": [], "verdict": {"a": 1}}
     assert CRITIQUE.flatten(record)["verdict"] == {"a": 1}
     assert "verdict" not in CRITIQUE.flatten(record | {"verdict": None})
+    assert PROMPTS.flatten({"prompts": [1], "source": "x"}).keys() == {"prompts", "source"}
 
 
 GOOD: dict[str, Any] = {

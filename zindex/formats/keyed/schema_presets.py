@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from zindex.errors import check_choice
-from zindex.formats.keyed.record_schema import IGNORED, Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import IGNORED, Field
 
 _TOKENS = Field("input_ids", "sequence", axes="token", made_of="document")
 _TARGETS = Field("target_ids", "sequence", axes="token", shift=1, pad=IGNORED)
