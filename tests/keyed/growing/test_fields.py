@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from zindex.errors import ConfigError, SourceError
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import find_schema
 from zindex.keyed.growing.fields import VERSION_KEY, GrowingSchema, infer_schema
 

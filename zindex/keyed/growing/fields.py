@@ -12,7 +12,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray, DTypeLike, Int64Array
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.formats.keyed.record_schema import Field, RecordSchema
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.store.records import (
