@@ -17,6 +17,7 @@ from zindex.errors import (
     VerificationError,
 )
 from zindex.keyed.growing.compaction import compact
+from zindex.keyed.growing.eviction import find_unused, remove_unused
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.keyed.growing.store import open_growing
@@ -47,6 +48,20 @@ def test_an_append_with_a_key_is_done_once(tmp_path: Path) -> None:
     assert all_files(store) == before
     assert append(store, [rollout(3)], key="worker 0, step 6") == 4
     assert read_numbers(store) == [0, 1, 2, 3]
+
+
+def test_values_that_were_collected_before_their_commit_are_written_again(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    grow(store, [0])
+    die_before_write(2, lambda: append(store, [rollout(1)], key="a key"))
+    remove_unused(find_unused(store, hours=-1))
+    assert append(store, [rollout(1)], key="a key") == 2
+    assert append(store, [rollout(1)], key="a key") == 2
+    assert read_numbers(store) == [0, 1]
+    compact(store, min_count=2)
+    remove_unused(find_unused(store, hours=-1))
+    assert append(store, [rollout(1)], key="a key") == 2
+    assert read_numbers(store) == [0, 1]
 
 
 @pytest.mark.parametrize("call", range(4))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -21,8 +21,16 @@ from zindex.keyed.growing.fields import FieldValues, infer_schema
 from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.growing_log import GrowingLog, create_growing
 from zindex.keyed.growing.history import Append
-from zindex.keyed.growing.homes import MAX_FILE_NBYTES, FieldArrays, write_file, write_records
+from zindex.keyed.growing.homes import (
+    MAX_FILE_NBYTES,
+    FieldArrays,
+    file_path,
+    store_path,
+    write_file,
+    write_records,
+)
 from zindex.plan.settings import check_whole
+from zindex.store.check_place import ROOT_KEY
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import read_sealed, seal
 
@@ -190,16 +198,19 @@ class GrowingWriter:
             log = self._open(records)
             fields = log.schema.flatten(records, chosen)
             marker = None if key is None else self.root / KEYS_KEY / f"{_hash(key)}.json"
-            if marker is not None and files.exists(marker):
-                return self._repeat(log, marker)
+            has_marker = marker is not None and files.exists(marker)
+            if marker is not None and has_marker:
+                committed = self._repeat(log, marker)
+                if committed is not None:
+                    return committed
             entry = self._write(log, fields, len(records), chosen)
-            if marker is not None:
-                # Whichever process writes the marker first, its values are committed.
-                content = {"entry": asdict(entry), "since": log.history.number}
-                files.write_once(marker, [seal(content, _DIGEST)])
-                files.sync_directory(marker.parent)
-                return self._repeat(log, marker)
-            return log.commit(lambda _: entry)
+            if marker is None:
+                return log.commit(lambda _: entry)
+            # Whichever process writes the marker first, its values are committed.
+            content = {"entry": asdict(entry), "since": log.history.number}
+            files.write_once(marker, [seal(content, _DIGEST)], replace=has_marker)
+            files.sync_directory(marker.parent)
+            return cast("int", self._repeat(log, marker))
 
     def _write(
         self, log: GrowingLog, fields: Sequence[FieldValues], num_records: int, version: int
@@ -219,14 +230,20 @@ class GrowingWriter:
         num_values = tuple(len(field.values) for field in fields)
         return Append("append", name, num_records, version, num_values, nbytes, digest, is_store)
 
-    def _repeat(self, log: GrowingLog, marker: Place) -> int:
-        """Commit the generation of a key, unless that was done before; return its number."""
+    def _repeat(self, log: GrowingLog, marker: Place) -> int | None:
+        """Commit the generation of a key, unless that was done before; return its number.
+
+        None if its values were collected as garbage before they were committed.
+        """
         content = read_sealed(marker, _DIGEST, "restore it from a copy of the store")
         entry = parse_as(Append, content.get("entry"), str(marker))
         since = parse_as(int, content.get("since"), str(marker))
         for number, commit in enumerate(log.log.read_after(since), since + 1):
             if commit.get("name") == entry.name:
                 return number
+        path = (store_path if entry.is_store else file_path)(self.root, entry.name)
+        if not files.exists(path / ROOT_KEY if entry.is_store else path):
+            return None
         # Later commits are checked one by one, as each could be another process's commit of it.
         committed = log.commit(lambda history: None if entry.name in history.recent else entry)
         return committed or log.history.recent[entry.name]
