@@ -57,7 +57,9 @@ def rows_of(kind: str, count: int = 9) -> list[dict[str, Any]]:
         if kind == "kto":
             row |= {"completion": answer, "label": bool(number % 2)}
         elif kind == "reward":
-            row |= {"chosen": answer, "rejected": other} | ({"margi": number} if number % 2 else {})
+            row |= {"chosen": answer, "rejected": other} | (
+                {"margin": number} if number % 2 else {}
+            )
         elif kind == "prm":
             row |= {"steps": [*answer], "labels": [ord(x) % 3 / 2 for x in answer]}
         elif kind == "prompts":
@@ -230,7 +232,8 @@ def test_workers_of_a_plain_loader(root: Path, kind: str) -> None:
 def test_fingerprints_of_kinds(root: Path) -> None:
     """Those of presets are their names; own kinds include their declaration."""
     dataset = load(root, "critique")
-    other = DatasetFactory.load(RecordSchema("cri", dataset.schema.fields[:3]), dataset.opened.path)
+    schema = RecordSchema("critique", dataset.schema.fields[:3])
+    other = DatasetFactory.load(schema, dataset.opened.path)
     assert dataset.fingerprint != other.fingerprint
     settings = {"train_type": "kto", "pad_id": 0, "split": None, "records": True}
     kto = load(root, "kto")
