@@ -18,13 +18,17 @@ from zindex.errors import (
     ConfigError,
     MissingKeyError,
     NotReadyError,
+    SourceError,
     StateMismatchError,
     StoreUnavailableError,
 )
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.keyed.growing.compaction import compact
 from zindex.keyed.growing.dataset import GrowingBatches, GrowingDataset, growing_loader
 from zindex.keyed.growing.eviction import evict, find_unused, remove_unused
 from zindex.keyed.growing.growing_log import GrowingLog
+from zindex.keyed.growing.writer import append
 from zindex.keyed.loader import keyed_loader
 from zindex.loading.sampler import ElasticSampler
 
@@ -243,3 +247,33 @@ def test_settings_are_checked(store: Path) -> None:
         open_rounds(store, num_samples=0)
     with pytest.raises(MissingKeyError, match=r"needs the keys chosen, rejected"):
         GrowingDataset("dpo", store, round_size=8, reader="pairs")[0]
+
+
+def test_texts_and_declared_kinds_come_in_rounds(store: Path) -> None:
+    kind = RecordSchema(
+        "scored",
+        [
+            Field("prompts", axes="prompt", pads_left=True),
+            Field("rewards", values="floats", axes="group"),
+            Field("answer", values="text"),
+        ],
+    )
+    dataset = GrowingDataset(kind, store, round_size=8, reader="scored")
+    batch = dataset.collate(dataset.__getitems__(range(8)))
+    assert batch["answer"] == [f"answer {number}" for number in numbers_of(batch)]
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.collate(again.__getitems__(range(8)))["answer"] == batch["answer"]
+    with pytest.raises(ConfigError, match=r"mode of 'sft' must be one of windows, got 'records'"):
+        GrowingDataset("sft", store, round_size=8, reader="windows")
+
+
+def test_a_key_that_loses_its_alignment_is_an_error(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    grow(store, range(4))
+    dataset = open_rounds(store, round_size=2, priority="old")
+    assert dataset[0]["logprobs"][1].tolist() == [-0.5, -0.5]
+    odd = rollout(9) | {"logprobs": [[-0.5], [-0.5]]}
+    append(store, [odd, odd])
+    assert dataset[3]["prompts"][0] < 4
+    with pytest.raises(SourceError, match=r"responses and logprobs of a record must be of one len"):
+        dataset[4]

@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from zindex.errors import ConfigError, SourceError
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
+from zindex.formats.keyed.schema_presets import find_schema
 from zindex.keyed.growing.fields import VERSION_KEY, GrowingSchema, infer_schema
 
 RECORD = {"responses": [[1, 2], [3]], "masks": [[1, 0], [1]], "rewards": [1, 0], "truth": "x"}
@@ -144,3 +147,67 @@ def test_keys_and_dtypes_that_cannot_be_stored(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         infer_schema([record], dtypes)
+
+
+GRPO = {
+    "prompts": torch.arange(2),
+    "responses": [[1, 2], [3]],
+    "masks": [[1, 0], [1]],
+    "rewards": [1.0, 0.0],
+    "extra": [5, 6, 7],
+}
+
+
+def test_a_declared_kind_gives_dtypes_and_lengths() -> None:
+    schema = infer_schema([GRPO], kind=find_schema("grpo"))
+    assert describe(schema) == {
+        "prompts": "row int32",
+        "responses": "group int32",
+        "masks": "group bool",
+        "rewards": "row float32",
+        "extra": "row int32",
+    }
+    assert {key.name: key.like for key in schema.keys if key.like} == {
+        "masks": "responses",
+        "rewards": "responses",
+    }
+    weights = infer_schema([GRPO | {"masks": [[0.5, 0.0], [1.0]]}], kind=find_schema("grpo"))
+    assert describe(weights)["masks"] == "group float32"
+    own = RecordSchema("own", [Field("state", axes="token"), Field("seen", like="state")])
+    with pytest.raises(SourceError, match=r"token ids of 'state' must be from 0 to"):
+        infer_schema([{"state": [1], "seen": [1]}], kind=own).flatten(
+            [{"state": [-1], "seen": [1]}], 0
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rewards": [1.0]}, r"rewards and responses .* one length, got 1 and 2 in record 1; mend"),
+        ({"masks": [[1, 0], [1, 1]]}, r"masks and responses .*, got 2 and 1 in record 1; mend"),
+        ({"masks": [[1, 0]]}, r"masks and responses .*, got 1 and 2 in record 1; mend the record"),
+    ],
+)
+def test_declared_lengths_are_checked(changes: dict[str, Any], message: str) -> None:
+    schema = infer_schema([GRPO], kind=find_schema("grpo"))
+    with pytest.raises(SourceError, match=message):
+        schema.flatten([GRPO, GRPO | changes], 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"masks": None},
+            r"a record of 'grpo' must have the keys prompts, .* first one lacks masks",
+        ),
+        (
+            {"rewards": 1.0},
+            r"'rewards' must be numbers with 1 axes, as declared, got 1.0 in record",
+        ),
+    ],
+)
+def test_first_records_must_be_as_declared(changes: dict[str, Any], message: str) -> None:
+    record = {name: value for name, value in (GRPO | changes).items() if value is not None}
+    with pytest.raises(SourceError, match=message):
+        infer_schema([record], kind=find_schema("grpo"))

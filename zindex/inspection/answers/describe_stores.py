@@ -7,7 +7,7 @@ import numpy as np
 
 from zindex import schema
 from zindex.arrays import AnyArray
-from zindex.formats.keyed.value_rules import TOKEN_KEYS
+from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.ingest.corpora.pairs import open_pair
 from zindex.ingest.driver import SOURCES
 from zindex.io import files

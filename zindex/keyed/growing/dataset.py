@@ -1,5 +1,6 @@
 """Rounds of a growing store as a torch dataset, its loader, and its batches as an iterable."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Unpack, cast
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 
 from zindex.errors import ConfigError, StateMismatchError
+from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.dataset_factory import DatasetFactory
@@ -38,7 +40,8 @@ class GrowingDataset(torch.utils.data.Dataset[dict[str, Any]]):
     Parameters
     ----------
     train_type
-        Kind of the samples, as for ``DatasetFactory.load``; each is one record.
+        Kind of the samples: a preset such as ``"grpo"``, a `RecordSchema` or its YAML file; each
+        sample is one record.
     store
         Path or URL of the store. It may be empty at first.
     round_size
@@ -81,7 +84,7 @@ class GrowingDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        train_type: str,
+        train_type: str | os.PathLike[str] | RecordSchema,
         store: PlaceLike,
         *,
         round_size: int,

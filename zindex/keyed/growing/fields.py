@@ -12,7 +12,10 @@ import numpy as np
 
 from zindex.arrays import AnyArray, DTypeLike, Int64Array
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.formats.keyed.value_rules import TOKEN_KEYS, describe_invalid, find_invalid
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
+from zindex.formats.keyed.schema_presets import TOKEN_KEYS
+from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.store.records import (
     KEY,
     LENGTH_SUFFIX,
@@ -54,6 +57,9 @@ class GrowingKey:
     #: Numpy dtype name of its numbers; ``uint8`` for texts.
     dtype: str
     shape: Shape
+    #: Key whose lengths its own must equal in each record.
+    like: str | None = None
+    is_tokens: bool = False
 
     @property
     def fields(self) -> tuple[tuple[str, str, int], ...]:
@@ -110,13 +116,18 @@ class GrowingSchema:
                 value = version if key.name == VERSION_KEY else record[key.name]
                 for part in self._flatten_value(key, value, number):
                     next(column).append(part)
-        return [
-            FieldValues(
+        found = {
+            name: FieldValues(
                 np.concatenate(parts).astype(dtype, copy=False),
                 np.fromiter(map(len, parts), np.int64, len(parts)),
             )
-            for parts, (_, dtype, _) in zip(columns, self.fields, strict=True)
-        ]
+            for parts, (name, dtype, _) in zip(columns, self.fields, strict=True)
+        }
+        by_name = {key.name: key for key in self.keys}
+        for key in self.keys:
+            if key.like in by_name:
+                _check_lengths(key, by_name[key.like], found)
+        return [*found.values()]
 
     def _flatten_value(self, key: GrowingKey, value: Any, record: int) -> tuple[AnyArray, ...]:
         """Return the values of one record for the stored fields of a key."""
@@ -147,8 +158,7 @@ class GrowingSchema:
                     f"got {shorten(value)} in record {record:,}; convert them, or begin a new store"
                 )
             numbers = cast
-        is_tokens = key.name in TOKEN_KEYS
-        wrong = find_invalid(numbers, is_tokens=is_tokens, num_ids=self.num_ids)
+        wrong = find_invalid(numbers, is_tokens=key.is_tokens, num_ids=self.num_ids)
         if wrong is not None:
             where = f"record {record:,}"
             raise SourceError(
@@ -214,10 +224,34 @@ def _describe_keys(record: Mapping[str, Any], names: set[str], number: int) -> s
     )
 
 
+def _check_lengths(key: GrowingKey, other: GrowingKey, found: Mapping[str, FieldValues]) -> None:
+    """Check that the values of a key are as many as those of another one, in each record."""
+
+    def find_levels(each: GrowingKey) -> list[Int64Array]:
+        values = found[each.name]
+        if each.shape != "group":
+            return [values.lengths]
+        items = found[f"{each.name}{LENGTH_SUFFIX}"]
+        return [items.lengths, items.values]
+
+    own, wanted = find_levels(key), find_levels(other)
+    for depth, (one, two) in enumerate(zip(own, wanted, strict=False)):
+        wrong = np.flatnonzero(one != two)
+        if len(wrong):
+            place = record = int(wrong[0])
+            if depth:  # an item, not a record
+                record = int(np.searchsorted(np.cumsum(own[0]), place, "right"))
+            raise SourceError(
+                f"{key.name} and {other.name} of a record must be of one length, got "
+                f"{one[place]:,} and {two[place]:,} in record {record:,}; mend the record"
+            )
+
+
 def infer_schema(
     records: Sequence[Mapping[str, Any]],
     dtypes: Mapping[str, DTypeLike] | None = None,
     num_ids: int | None = None,
+    kind: RecordSchema | None = None,
 ) -> GrowingSchema:
     """Return the schema of the first records of a store.
 
@@ -231,11 +265,13 @@ def infer_schema(
         Numpy dtypes by key, in place of those.
     num_ids
         Number of ids of the vocabulary.
+    kind
+        Declares keys, their dtypes, and which have equal lengths; the records may have others.
 
     Raises
     ------
     SourceError
-        If there is no record, or a value is neither numbers nor a text.
+        If there is no record, a value is neither numbers nor a text, or a declared key is missing.
     ConfigError
         If a key cannot be stored.
     """
@@ -245,7 +281,15 @@ def infer_schema(
             "got none; append one or more"
         )
     given = check_dtypes(dtypes or {})
-    keys = [_infer_key(name, records, given.get(name)) for name in records[0]]
+    declared = {} if kind is None else kind.by_key
+    missing = [key for key, field in declared.items() if not field.optional]
+    missing = [key for key in missing if key not in records[0]]
+    if kind is not None and missing:
+        raise SourceError(
+            f"a record of {kind.name!r} must have the keys {', '.join(declared)}, the first one "
+            f"lacks {', '.join(missing)}; add them"
+        )
+    keys = [_infer_key(name, records, given.get(name), declared.get(name)) for name in records[0]]
     keys.append(GrowingKey(VERSION_KEY, "int64", "scalar"))
     if unknown := sorted(given.keys() - {key.name for key in keys}):
         raise ConfigError(
@@ -262,8 +306,10 @@ def infer_schema(
     return GrowingSchema(tuple(keys), num_ids)
 
 
-def _infer_key(name: str, records: Sequence[Mapping[str, Any]], dtype: str | None) -> GrowingKey:
-    """Return a key from its values in the first records."""
+def _infer_key(
+    name: str, records: Sequence[Mapping[str, Any]], dtype: str | None, declared: Field | None
+) -> GrowingKey:
+    """Return a key from its values in the first records, and its declaration."""
     if not isinstance(name, str) or name in _RESERVED:
         raise ConfigError(
             f"a key must be a text other than {', '.join(_RESERVED)}, which the store adds itself, "
@@ -283,8 +329,17 @@ def _infer_key(name: str, records: Sequence[Mapping[str, Any]], dtype: str | Non
     if dtype is None:
         flat = chain.from_iterable(values) if shape == "group" else values
         dtype = _choose_dtype(name, [found for each in flat if (found := _typed(each)) is not None])
+        if declared is not None and np.can_cast(dtype, declared.stored_dtype, "same_kind"):
+            dtype = declared.stored_dtype
         check_dtypes({name: dtype})
-    return GrowingKey(name, dtype, shape)
+    if declared is None:
+        return GrowingKey(name, dtype, shape, is_tokens=name in TOKEN_KEYS)
+    if declared.values == "text" or len(declared.axes) != _SHAPES.index(shape):
+        raise SourceError(
+            f"{name!r} must be {'a text' if declared.values == 'text' else 'numbers'} with "
+            f"{len(declared.axes)} axes, as declared, got {shorten(full)} in record 0; convert it"
+        )
+    return GrowingKey(name, dtype, shape, declared.like, declared.values == "ids")
 
 
 def _len(value: Any) -> int:

@@ -1,6 +1,7 @@
 """Append records to a growing store: a generation at once, or through a writer that collects."""
 
 import hashlib
+import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ import numpy as np
 
 from zindex.arrays import DTypeLike
 from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_presets import find_schema
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.fields import FieldValues, infer_schema
@@ -36,6 +39,8 @@ KEYS_KEY = "_zindex/keys"
 _DIGEST = "sha256"
 
 Record = Mapping[str, Any]
+#: Names, or declares, a kind of records.
+Kind = str | os.PathLike[str] | RecordSchema
 
 
 def append(
@@ -44,6 +49,7 @@ def append(
     *,
     version: int = 0,
     key: str | None = None,
+    kind: Kind | None = None,
     dtypes: Mapping[str, DTypeLike] | None = None,
     vocab_size: int | None = None,
 ) -> int:
@@ -62,8 +68,9 @@ def append(
     key
         Identity of this append, such as ``"worker 3, prompt 17"``: an append with a key that was
         committed before writes nothing. So a worker that was killed repeats its last append.
-    dtypes, vocab_size
-        Of a new store: numpy dtypes by key, and the number of token ids; see `GrowingWriter`.
+    kind, dtypes, vocab_size
+        Of a new store: kind of its records, numpy dtypes by key, and the number of token ids; see
+        `GrowingWriter`.
 
     Returns
     -------
@@ -82,7 +89,7 @@ def append(
     StoreUnwritableError, StoreUnavailableError
         If a file cannot be written. The generation may be committed or not; repeat it with a key.
     """
-    with GrowingWriter(store, dtypes=dtypes, vocab_size=vocab_size) as writer:
+    with GrowingWriter(store, kind=kind, dtypes=dtypes, vocab_size=vocab_size) as writer:
         return writer.append(list(records), version=version, key=key)
 
 
@@ -98,6 +105,10 @@ class GrowingWriter:
         Records of a generation, after which `add` commits.
     version
         Version of the policy that makes the records; see `set_version`.
+    kind
+        Kind of the records of a new store, such as ``"grpo"``: a preset, a `RecordSchema` or its
+        YAML file. It declares dtypes, token ids, and which keys have equal lengths. Records may
+        have other keys, too.
     dtypes
         Numpy dtypes by key, for a new store. By default arrays keep their own. Lists of fractions,
         and lists under a key with ``reward`` in its name, become float32, lists under a key with
@@ -118,12 +129,14 @@ class GrowingWriter:
         *,
         max_records: int = 256,
         version: int = 0,
+        kind: Kind | None = None,
         dtypes: Mapping[str, DTypeLike] | None = None,
         vocab_size: int | None = None,
     ) -> None:
         self.root = place_of(store)
         self.max_records = check_whole("max_records", max_records, 1)
         self.version = check_whole("version", version, 0)
+        self._kind = None if kind is None else find_schema(kind)
         self._dtypes = dtypes
         self._vocab_size = None if vocab_size is None else check_whole("vocab_size", vocab_size, 1)
         self._records: list[Record] = []
@@ -245,7 +258,7 @@ class GrowingWriter:
     def _open(self, records: Sequence[Record]) -> GrowingLog:
         """Return the log of the store, which is made if it does not exist."""
         if self._find() is None:
-            schema = infer_schema(records, self._dtypes, self._vocab_size)
+            schema = infer_schema(records, self._dtypes, self._vocab_size, self._kind)
             schema.flatten(records, 0)  # nothing is written if a record does not fit
             self._log = create_growing(self.root, schema)
         assert self._log is not None
