@@ -45,9 +45,9 @@ NUMPY, ZARR, ZINDEX = "numpy.load, Megatron's caches", "zarr-python", "zindex"
 MEGATRON, RUN = "megatron-core, builder", "zindex, open_run"
 #: Builder -> its package, and whether it gets the options for many cached datasets.
 CACHED = {
-    "megatron-core": ("megatron", False),
+    "megatron-core, no options": ("megatron", False),
     "megatron-core, fast options": ("megatron", True),
-    "zindex": ("zindex", False),
+    "zindex, builder": ("zindex", False),
     "zindex, fast options": ("zindex", True),
 }
 #: Writes the caches of Megatron Core.
@@ -346,7 +346,7 @@ def measure_builders(num_datasets: int, num_runs: int, folder: Path) -> Table:
     counts = {dataset["path"]: (_NUM_DOCUMENTS, 2) for dataset in run["datasets"]}
     (folder / "counts.json").write_text(json.dumps(counts))
     run_once(__spec__.name, PREPARE, folder)
-    run_once(__spec__.name, "zindex", folder)  # writes what is worth it
+    run_once(__spec__.name, "zindex, builder", folder)  # writes what is worth it
     names, notes = (
         [*CACHED],
         [
@@ -360,7 +360,7 @@ def measure_builders(num_datasets: int, num_runs: int, folder: Path) -> Table:
             f"without them megatron-core keeps {_MEGATRON_FILES} files open for each dataset, "
             f"more than a process may here ({allow_files():,})"
         )
-        names.remove("megatron-core")
+        names.remove("megatron-core, no options")
     table = Table.of_runs(
         f"cached-{num_datasets}",
         f"the builder over {num_datasets:,} cached datasets, until the first batch",

@@ -123,8 +123,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "bench_open",
-        short="--datasets 3 --runs 1",
-        long="--datasets 1 1000 --runs 2",
+        short="--datasets 3 --cached 3 --runs 1",
+        long="--datasets 1 1000 --cached 1000 10000 --runs 2",
     ),
     Benchmark(
         "bench_memory",

@@ -620,7 +620,7 @@ def test_deferred_blends_of_splits_without_documents(
     with pytest.raises(PlanError, match=r"valid of .*few. must hold tokens to give samples"):
         valid[0]
     single = settings | {"blend": (few[:1], None)}
-    with pytest.raises(PlanError, match=r"valid of .*few. must hold tokens to give samples"):
+    with pytest.raises(PlanError, match=r"valid of .*few1 must hold tokens to give samples"):
         build([20, 5, 0], **single, **cache)
 
 

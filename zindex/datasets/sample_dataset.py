@@ -131,7 +131,8 @@ def has_fewer(dataset: Any, num_samples: int) -> bool:
     """Return whether a dataset has fewer samples, without counting those that it surely has."""
     if getattr(dataset, "_reaches_size", False) and num_samples <= (dataset.num_samples or 0):
         kind: Any = type(dataset)
-        if inherits(kind, ("__len__",)) and not dataset._has_own_arrays:
+        is_sure = inherits(kind, ("__len__",)) and not dataset._has_own_arrays
+        if is_sure and len(dataset._indices):
             return False
     return len(dataset) < num_samples
 
