@@ -407,13 +407,8 @@ def loader(
             num_positions, "keyed" if shuffle else None, seed, dataset_fingerprint(dataset)
         )
         if isinstance(micro_batch_size, TokenBudget):
-            if num_samples is not None:
-                raise ConfigError(
-                    "num_samples must be left out with a budget of tokens, whose batches are those "
-                    f"of whole passes, got {num_samples}; give num_epochs"
-                )
             batches = TokenOrder(order, sizes_of(dataset), micro_batch_size)
-            return TokenBatchPlan(batches, num_epochs, rank, size, tail)
+            return TokenBatchPlan(batches, num_epochs, rank, size, tail, num_samples)
         return BatchPlan(
             order,
             count_samples(num_positions, num_epochs, num_samples),

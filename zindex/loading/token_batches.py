@@ -195,9 +195,13 @@ class TokenBatchPlan(BatchPlan):
         Passes of the stream; None if it has no end.
     data_parallel_rank, data_parallel_size, tail
         As of `BatchPlan`; the unit of the tail is a batch.
+    num_samples
+        Must be None.
 
     Raises
     ------
+    ConfigError
+        If there are ``num_samples``.
     PlanError
         If ``drop_last`` leaves nothing.
     """
@@ -212,7 +216,13 @@ class TokenBatchPlan(BatchPlan):
         data_parallel_rank: int,
         data_parallel_size: int,
         tail: Tail,
+        num_samples: int | None = None,
     ) -> None:
+        if num_samples is not None:
+            raise ConfigError(
+                "num_samples must be left out with a budget of tokens, whose batches are those of "
+                f"whole passes, got {num_samples}; give num_epochs"
+            )
         num_samples = count_samples(order.num_positions, num_epochs, None)
         super().__init__(order, num_samples, 1, data_parallel_rank, data_parallel_size, tail)
         if self.take_step(0, self.find_stop(0)) is None:
