@@ -5,10 +5,11 @@
 Global batches have random numbers of ranks and of sub-samples, whose lengths have one of several
 distributions. The work of a sub-sample of n tokens is ``n * (n + 12 * 4096)``, the excess of a
 batch that of the busiest rank over the mean. Without a checkout the rival is Megatron's rule in
-plain Python. Planning is timed per sub-sample, all schedulers in this process.
+plain Python. Planning is timed per sub-sample; schedulers take turns, each in a process of its own.
 """
 
 import importlib.util
+import json
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.benchmarks.record import Record, Table, show
-from tests.benchmarks.turns import make_parser
+from tests.benchmarks.turns import MADE, make_parser, take_turns
 from tests.samples.schedules.test_packs import pack_plainly
 from zindex.arrays import Int64Array
 from zindex.datasets.data_schedule import BalancedScheduler, DpBalancedScheduler
@@ -55,7 +56,7 @@ def draw(generator: np.random.Generator, kind: str) -> Batch:
     return Batch(np.clip(lengths, 1, limit).astype(np.int64), limit, num_ranks)
 
 
-def find_schedulers(checkout: str | None) -> dict[str, Any]:
+def find_schedulers(checkout: str) -> dict[str, Any]:
     """Return the schedulers by contender."""
     found: dict[str, Any] = {PLAIN: _Plain, IN_ORDER: DpBalancedScheduler}
     if checkout:
@@ -99,59 +100,63 @@ def find_excess(groups: Any, batch: Batch) -> float:
     return float(ranks.max() / ranks.mean() - 1)
 
 
-def compare(kind: str, num_batches: int, num_runs: int, schedulers: dict[str, Any]) -> Table:
-    """Return the table of one distribution."""
+def is_accepted(batch: Batch) -> bool:
+    """Return whether Megatron packs a batch: it moves no sub-sample of the first pack."""
+    packs = pack_plainly(batch.lengths.tolist(), PackRules(batch.limit, 1))
+    assert packs is not None
+    num_movable = sum(len(pack) - 1 for pack in packs[1:])
+    return num_movable >= -len(packs) % batch.num_ranks
+
+
+def run_worker(name: str, kind: str, num_batches: str, checkout: str) -> None:
+    """Plan the batches of one distribution, and print the figures as JSON."""
+    schedulers = find_schedulers(checkout)
     generator = np.random.default_rng(KINDS.index(kind))
-    rival = next(iter(schedulers))
     batches: list[Batch] = []
-    while len(batches) < num_batches:
+    while len(batches) < int(num_batches):
         batch = draw(generator, kind)
-        try:
-            plan(schedulers[rival], batch)
-        except AssertionError:  # Megatron's refuses some that can be packed
-            continue
-        batches.append(batch)
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in schedulers}
-    excess: dict[str, list[float]] = {}
-    for run in range(num_runs + 1):
-        for name, scheduler in schedulers.items():
-            seconds, found, count = 0.0, [], 0
-            for batch in batches:
-                groups, taken = plan(scheduler, batch)
-                seconds += taken
-                found.append(find_excess(groups, batch))
-                count += len(groups)
-            excess[name] = found
-            if run:  # the first one compiles
-                sizes = sum(len(batch.lengths) for batch in batches)
-                figures = {
-                    "median_excess_share": float(np.median(found)),
-                    "worst_excess_share": max(found),
-                    "num_micro_batches": count,
-                    "sub_sample_ns": 1e9 * seconds / sizes,
-                }
-                runs[name].append(figures)
-    worse = int((np.array(excess[BALANCED]) > np.array(excess[rival]) + 1e-12).sum())
+        batches += [batch] if is_accepted(batch) else []
+    for batch in batches[:3]:
+        plan(schedulers[name], batch)  # compiles
+    found = [plan(schedulers[name], batch) for batch in batches]
+    excess = [find_excess(plans, batch) for (plans, _), batch in zip(found, batches, strict=True)]
+    in_order = [find_excess(plan(_Plain, batch)[0], batch) for batch in batches]
+    figures = {
+        "median_excess_share": float(np.median(excess)),
+        "worst_excess_share": max(excess),
+        "above_in_order_share": float((np.array(excess) > np.array(in_order) + 1e-12).mean()),
+        "num_micro_batches": sum(len(plans) for plans, _ in found),
+        "sub_sample_ns": 1e9
+        * sum(seconds for _, seconds in found)
+        / sum(len(batch.lengths) for batch in batches),
+    }
+    print(json.dumps(figures | {MADE: {}}))
+
+
+def compare(kind: str, num_batches: int, num_runs: int, checkout: str) -> Table:
+    """Return the table of one distribution."""
+    contenders = (THEIRS if checkout else PLAIN, IN_ORDER, BALANCED)
     return Table.of_runs(
         kind.replace(" ", "-"),
         f"packing {num_batches} global batches of {kind} lengths",
-        runs,
-        rival=rival,
+        take_turns(__spec__.name, contenders, num_runs, kind, num_batches, checkout),
+        rival=contenders[0],
         ratio_of="sub_sample_ns",
-        notes=[f"the balanced scheduler's excess is above the rival's in {worse} batches"],
     )
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = make_parser(__doc__, num_worker_arguments=1)
+    parser = make_parser(__doc__, num_worker_arguments=4)
     parser.add_argument("--batches", type=int, default=400, help="of each distribution")
-    parser.add_argument("--checkout", help="of NVIDIA/Megatron-LM, for its own scheduler")
+    parser.add_argument("--checkout", default="", help="of NVIDIA/Megatron-LM, for its scheduler")
     arguments = parser.parse_args()
-    schedulers = find_schedulers(arguments.checkout)
+    if arguments.worker:
+        run_worker(*arguments.worker)
+        return
     tables = []
     for kind in KINDS:
-        tables.append(compare(kind, arguments.batches, arguments.runs, schedulers))
+        tables.append(compare(kind, arguments.batches, arguments.runs, arguments.checkout))
         show(tables[-1])
     Record.of("bench_schedules", tables, arguments.folder).write(arguments.json)
 
