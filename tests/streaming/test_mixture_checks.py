@@ -222,7 +222,7 @@ def test_states_of_single_workers_have_no_changes_of_percents() -> None:
     with acting_as(0, 1, resumed):
         with pytest.raises(ConfigError, match="states of single loader workers cannot have"):
             dataset.state_dict()
-        with pytest.raises(StateMismatchError, match="got changed percents; use zindex"):
+        with pytest.raises(StateMismatchError, match="got changed percents; leave the"):
             resumed.load_state_dict(state)
         other = MergedDataset([Items("a", 50)])
         with pytest.raises(StateMismatchError, match="got dropped 'b'"):

@@ -6,7 +6,7 @@ from typing import Any
 from zindex.errors import StateMismatchError
 
 
-def join_workers(state: Mapping[Any, Any]) -> dict[str, Any]:
+def join_workers(state: Any) -> Any:
     """Return the state of a rank from that of its ``StatefulDataLoader``; any other as it is.
 
     Raises
@@ -14,6 +14,8 @@ def join_workers(state: Mapping[Any, Any]) -> dict[str, Any]:
     StateMismatchError
         If it is not of the last batch, or the dataset is not a mixture.
     """
+    if not isinstance(state, Mapping):
+        return state  # which is refused where it is read
     if "_snapshot" in state:
         snapshot = state["_snapshot"]
         workers, last = snapshot["_worker_snapshots"], snapshot["_last_yielded_worker_id"]
