@@ -21,5 +21,5 @@ class CachePath:
         if folder is None:
             return None
         split = dataset.split if hasattr(dataset, "split") else dataset.index_split
-        name = f"{dataset.unique_description_hash}-{type(dataset).__name__}-{split.name}"
+        name = dataset._name_cache(folder, split.name, (self._array,)).name
         return os.path.join(folder, f"{name}-{self._array}.npy")
