@@ -96,6 +96,15 @@ def write_corpus(tmp_path: Path) -> WriteCorpus:
 
 
 @pytest.fixture
+def megatron_checkout() -> str:
+    """Give the checkout of Megatron-LM that the environment names, or skip the test."""
+    path = os.environ.get("MEGATRON_CHECKOUT")
+    if not path:
+        pytest.skip("MEGATRON_CHECKOUT does not name a checkout of NVIDIA/Megatron-LM")
+    return path
+
+
+@pytest.fixture
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for what a node keeps: tables of samples, and copies of files."""
     folder = tmp_path / "caches"

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
+import zindex
 from tests.lowest import list_requirements, lowest_versions
 from tests.test_package import ROOT
 
@@ -38,6 +39,10 @@ def test_python_versions_agree() -> None:
     assert project["requires-python"] == f">={named[0]}"
     assert PROJECT["tool"]["mypy"]["python_version"] == named[0]
     assert PROJECT["tool"]["ruff"]["target-version"] == f"py{named[0].replace('.', '')}"
+
+
+def test_versions_agree() -> None:
+    assert PROJECT["project"]["version"] == zindex.__version__
 
 
 @pytest.mark.parametrize("name", ["zindex/py.typed", "examples/01_quickstart.py", "LICENSE"])

@@ -9,6 +9,7 @@ nor distributed nor numba.
 from typing import TYPE_CHECKING
 
 from zindex.lazy import lazy_names
+from zindex.version import VERSION
 
 if TYPE_CHECKING:
     from zindex.cluster.begin_build import begin_build as begin_build
@@ -46,4 +47,5 @@ if TYPE_CHECKING:
     from zindex.store.verify import verify_store as verify_store
     from zindex.streaming.stream_loader import stream_loader as stream_loader
 
+__version__ = VERSION
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -6,10 +6,12 @@ A blend of small ``.bin/.idx`` pairs is built by ours and by Megatron Core, in t
 contenders take turns, each run in a process of its own with all files in the page cache: they open
 each dataset's three index arrays and read the first row of each (ours from its stores, zarr-python
 from the same stores, numpy from Megatron Core's ``.npy`` caches), and the whole run until its first
-samples, as a training job would.
+samples, as a training job would. At last both builders construct the blend until its first batch,
+with and without the options that Megatron Core has for many cached datasets.
 """
 
 import json
+import resource
 import statistics
 import tempfile
 import time
@@ -19,7 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.contenders import ARRAYS, SEED, build_blend, import_all, make_tokenizer
+from tests.benchmarks.contenders import (
+    ARRAYS,
+    SEED,
+    build_blend,
+    import_all,
+    import_module,
+    make_config,
+    make_tokenizer,
+)
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, Figures, digest, make_parser, run_once, take_turns
 from zindex.io.system_calls import peak_nbytes
@@ -28,9 +38,22 @@ SEQUENCE_LENGTH = 64
 #: A blend of one dataset is opened so often, for a median.
 _NUM_TIMES = 200
 _NUM_SAMPLES = 8
+# Documents of each of many cached datasets.
+_NUM_DOCUMENTS = 200
 
 NUMPY, ZARR, ZINDEX = "numpy.load, Megatron's caches", "zarr-python", "zindex"
 MEGATRON, RUN = "megatron-core, builder", "zindex, open_run"
+#: Builder -> its package, and whether it gets the options for many cached datasets.
+CACHED = {
+    "megatron-core, no options": ("megatron", False),
+    "megatron-core, fast options": ("megatron", True),
+    "zindex, builder": ("zindex", False),
+    "zindex, fast options": ("zindex", True),
+}
+#: Writes the caches of Megatron Core.
+PREPARE = "prepare"
+#: Files that Megatron Core keeps open for each cached dataset.
+_MEGATRON_FILES = 4
 #: Reads the Zarr stores made of the pairs; the others read the pairs.
 ZARR_RUN = "zindex, open_run of Zarr stores"
 
@@ -95,6 +118,84 @@ def measure_run(name: str, folder: Path) -> dict[str, Any]:
         "peak_nbytes": peak_nbytes(),
         MADE: {"samples": digest(*samples)},
     }
+
+
+def make_cached_config(package: str, folder: Path, *, is_fast: bool) -> tuple[Any, list[int]]:
+    """Return the configuration of the builder of many cached datasets, and its sizes."""
+    run = json.loads((folder / "run.json").read_text())
+    paths, weights = ([each[key] for each in run["datasets"]] for key in ("path", "weight"))
+    settings: dict[str, Any] = {"blend_per_split": [(paths, weights), None, None], "split": None}
+    if is_fast:
+        counts = json.loads((folder / "counts.json").read_text())
+        settings |= {"fast_cache_load": True, "defer_npy_index_mmap": True}
+        settings["sequences_per_dataset"] = counts
+    settings["tokenizer"] = make_tokenizer()
+    settings["tokenizer"].vocab_size = 65_000  # Megatron Core takes the dtype of tokens from it
+    cache = str(folder / f"{package}-cache")
+    config = make_config(package, None, cache, SEQUENCE_LENGTH, mmap_bin_files=False, **settings)
+    return config, [run["samples"]["train"], 0, 0]
+
+
+def measure_cached(name: str, folder: Path) -> dict[str, Any]:
+    """Return the figures of a builder until its first batch, imports left out."""
+    package, is_fast = CACHED[name]
+    import_all(package)
+    from torch.utils.data import default_collate
+
+    allow_files()
+    start = time.perf_counter()
+    config, sizes = make_cached_config(package, folder, is_fast=is_fast)
+    module = import_module(package, "blended_megatron_dataset_builder")
+    kind = import_module(package, "gpt_dataset").GPTDataset
+    dataset = module.BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[0]
+    built = time.perf_counter()
+    batch = default_collate([dataset[number] for number in range(_NUM_SAMPLES)])
+    done = time.perf_counter()
+    return {
+        "seconds": done - start,
+        "building_seconds": built - start,
+        "first_batch_seconds": done - built,
+        "peak_nbytes": peak_nbytes(),
+        MADE: {"batch": digest(batch["tokens"].numpy(), batch["labels"].numpy())},
+    }
+
+
+def allow_files() -> int:
+    """Let this process open as many files as it may, and return how many."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+class Stand:
+    """A member of a blend, without its files."""
+
+    def __init__(self, member: Any) -> None:
+        self.unique_identifiers, self.index_split = member.unique_identifiers, member.index_split
+        self.num_samples, self.length = member.num_samples, len(member)
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def prepare_megatron(name: str, folder: Path) -> dict[str, Any]:
+    """Write the caches of Megatron Core, one dataset after the other, which need few open files."""
+    from zindex.datasets.blend_requests import request_splits
+
+    import_all("megatron")
+    config, sizes = make_cached_config("megatron", folder, is_fast=False)
+    [request, *_] = request_splits(sizes, make_cached_config("zindex", folder, is_fast=False)[0])
+    assert request is not None
+    kind = import_module("megatron", "gpt_dataset").GPTDataset
+    train = import_module("megatron", "utils").Split.train
+    members = []
+    for path, num_samples in zip(request.paths, request.num_samples, strict=True):
+        low_level = kind.build_low_level_dataset(path, config)
+        documents = np.arange(len(low_level), dtype=np.int32)
+        members.append(Stand(kind(low_level, path, documents, num_samples, train, config)))
+    blend = import_module("megatron", "blended_dataset").BlendedDataset
+    blend(members, request.weights, request.size, config)
+    return {}
 
 
 def open_caches(paths: list[str]) -> list[Any]:
@@ -177,8 +278,9 @@ def repeat(places: list[Any]) -> Iterator[Any]:
 
 def run_worker(name: str, folder: str) -> None:
     """Measure in this process and print figures as JSON."""
-    measure = measure_run if name in (MEGATRON, RUN, ZARR_RUN) else measure_indices
-    print(json.dumps(measure(name, Path(folder))))
+    runs = dict.fromkeys((MEGATRON, RUN, ZARR_RUN), measure_run)
+    runs |= dict.fromkeys(CACHED, measure_cached) | {PREPARE: prepare_megatron}
+    print(json.dumps(runs.get(name, measure_indices)(name, Path(folder))))
 
 
 def measure(num_datasets: int, num_runs: int, folder: Path) -> list[Table]:
@@ -236,10 +338,44 @@ def measure(num_datasets: int, num_runs: int, folder: Path) -> list[Table]:
     ]
 
 
+def measure_builders(num_datasets: int, num_runs: int, folder: Path) -> Table:
+    """Return the table of both builders with and without the options for many cached datasets."""
+    folder.mkdir(exist_ok=True)
+    run = write_pairs(folder, num_datasets, _NUM_DOCUMENTS)
+    (folder / "run.json").write_text(json.dumps(run))
+    counts = {dataset["path"]: (_NUM_DOCUMENTS, 2) for dataset in run["datasets"]}
+    (folder / "counts.json").write_text(json.dumps(counts))
+    run_once(__spec__.name, PREPARE, folder)
+    run_once(__spec__.name, "zindex, builder", folder)  # writes what is worth it
+    names, notes = (
+        [*CACHED],
+        [
+            f"datasets of {_NUM_DOCUMENTS} documents; imports left out; fast options: "
+            "fast_cache_load, defer_npy_index_mmap and sequences_per_dataset; all give the same "
+            f"{_NUM_SAMPLES} samples"
+        ],
+    )
+    if _MEGATRON_FILES * num_datasets > allow_files():
+        notes.append(
+            f"without them megatron-core keeps {_MEGATRON_FILES} files open for each dataset, "
+            f"more than a process may here ({allow_files():,})"
+        )
+        names.remove("megatron-core, no options")
+    table = Table.of_runs(
+        f"cached-{num_datasets}",
+        f"the builder over {num_datasets:,} cached datasets, until the first batch",
+        take_turns(__spec__.name, names, num_runs, folder),
+        rival="megatron-core, fast options",
+        notes=notes,
+    )
+    return table.with_bar("zindex, fast options", 1)
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = make_parser(__doc__, num_worker_arguments=2)
-    parser.add_argument("--datasets", nargs="+", type=int, default=[1, 1000])
+    parser.add_argument("--datasets", nargs="*", type=int, default=[1, 1000])
+    parser.add_argument("--cached", nargs="*", type=int, default=[1000, 10_000])
     arguments = parser.parse_args()
     if arguments.worker:
         run_worker(*arguments.worker)
@@ -250,6 +386,11 @@ def main() -> None:
             tables += measure(number, arguments.runs, Path(folder) / str(number))
             for table in tables[-3:]:
                 show(table)
+        for number in arguments.cached:
+            tables.append(
+                measure_builders(number, arguments.runs, Path(folder) / f"cached-{number}")
+            )
+            show(tables[-1])
     Record.of("bench_open", tables, arguments.folder).write(arguments.json)
 
 

@@ -27,13 +27,16 @@ def import_module(package: str, name: str) -> Any:
 
 def make_config(package: str, blend: Any, cache: str, length: int, **settings: Any) -> Any:
     """Return a ``GPTDatasetConfig`` that puts all documents into the training split."""
-    settings = {"random_seed": SEED, "create_attention_mask": False} | settings
+    settings = {
+        "random_seed": SEED,
+        "create_attention_mask": False,
+        "split": "100,0,0",
+        "tokenizer": make_tokenizer(),
+    } | settings
     return import_module(package, "gpt_dataset").GPTDatasetConfig(
         blend=blend,
-        split="100,0,0",
         path_to_cache=cache,
         sequence_length=length,
-        tokenizer=make_tokenizer(),
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,

@@ -123,8 +123,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "bench_open",
-        short="--datasets 3 --runs 1",
-        long="--datasets 1 1000 --runs 2",
+        short="--datasets 3 --cached 3 --runs 1",
+        long="--datasets 1 1000 --cached 1000 10000 --runs 2",
     ),
     Benchmark(
         "bench_memory",
@@ -158,6 +158,12 @@ BENCHMARKS = (
         "bench_remote",
         short="--tokens 2e5 --length 64 --seconds 0.2 --latency 0.001 --runs 1",
         long="--tokens 1e8 --latency 0.03 --seconds 8 --runs 3",
+        extra=True,
+    ),
+    Benchmark(
+        "bench_growing",
+        short="--generations 4 --records 2 --writers 1 --batches 2 --rounds 1 --runs 1",
+        long="--generations 400 --records 32 --writers 1 4 --latency 0.02 --runs 3",
         extra=True,
     ),
     Benchmark(
@@ -209,6 +215,7 @@ BENCHMARKS = (
         long="--megabytes 25 --runs 3",
         extra=True,
     ),
+    Benchmark("bench_schedules", short="--batches 3 --runs 1", long="--batches 400", extra=True),
     Benchmark(
         "bench_packing",
         short="--documents 2e4 --python 2000 --kinds lognormal --runs 1",

@@ -438,4 +438,4 @@ def test_forget_lists_and_leaves_out(blended_file: Path, tmp_path: Path) -> None
     assert "all of these are" in fail("forget", blended_file, ids, "--at", 20)
     ids.write_text("web:3\nweb 4\n")
     assert "line 2 of" in fail("forget", blended_file, ids, "--at", 20)
-    assert "give the consumed samples" in fail("forget", blended_file, ids)
+    assert "give the consumed samples as --at" in fail("forget", blended_file, ids)

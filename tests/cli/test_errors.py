@@ -27,6 +27,7 @@ def _working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("trace run.yaml --step 1 --global-batch-size 0", "--global-batch-size must be a whole"),
         ("find run.yaml", "find needs one of --document, --id and --text; name one"),
         ("find run.yaml --document 1", "a document needs --dataset, got none; name it"),
+        ("diff run.yaml", "give two runs, or loader states as --state"),
         ("edit run.yaml --drop web", "got none; give the consumed samples as --at"),
         ("import texts.jsonl out --part-nbytes 0", "--part-nbytes must be at least 1, got 0"),
         (

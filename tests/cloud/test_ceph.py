@@ -6,6 +6,7 @@ import pytest
 
 from tests.cloud.ceph import ceph_server, missing_programs
 from tests.cloud.contract import ObjectStoreContract
+from tests.cloud.growing_contract import GrowingContract
 from tests.cloud.servers import ObjectServer
 
 pytestmark = [
@@ -23,7 +24,7 @@ def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
         yield server
 
 
-class TestCeph(ObjectStoreContract):
+class TestCeph(ObjectStoreContract, GrowingContract):
     """The contract, with Ceph."""
 
     @pytest.fixture

@@ -2,9 +2,10 @@
 
 ``python -m tests.datasets.rank_process SETTINGS``, where SETTINGS is JSON: rank, num_ranks, the
 init_method of the process group, the builder's configuration, and what goes wrong where. Without
-rank and num_ranks it is run by torchrun. Lines of standard output are JSON.
+rank and num_ranks it is run by torchrun, or has its variables. Lines of standard output are JSON.
 """
 
+import asyncio
 import hashlib
 import json
 import os
@@ -19,9 +20,9 @@ import torch.distributed as dist
 from tests.datasets.configs import plain_config
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset
-from zindex.datasets.ranks import RankStep
 from zindex.errors import SourceError
 from zindex.execution.executor import ThreadExecutor
+from zindex.execution.rank_step import RankStep
 from zindex.indexing import ensure
 
 COLLECTIVES = (
@@ -58,6 +59,30 @@ def stop_midway(num_tasks: int) -> None:
         return await run(self, *args, **settings)
 
     ThreadExecutor.run = stand_still  # type: ignore[method-assign]
+
+
+def slow_down(seconds: float) -> None:
+    """Let every task of a build take longer."""
+    run = ThreadExecutor.run
+
+    async def run_slowly(self: Any, *args: Any, **settings: Any) -> Any:
+        await asyncio.sleep(seconds)
+        return await run(self, *args, **settings)
+
+    ThreadExecutor.run = run_slowly  # type: ignore[method-assign]
+
+
+def tell_take_over() -> None:
+    """Say when this rank becomes the builder in place of another one."""
+    take_over = RankStep.take_over
+
+    def tell(self: RankStep) -> bool:
+        is_builder = take_over(self)
+        if is_builder:
+            say(rank=self.rank, took_over=True)
+        return is_builder
+
+    RankStep.take_over = tell  # type: ignore[method-assign]
 
 
 class Damaged(GPTDataset):
@@ -125,14 +150,23 @@ def main(settings: dict[str, Any]) -> None:
     divergent = settings["divergent"] if settings.get("divergent_on") == rank else {}
     config = plain_config(**settings["config"] | divergent)
     absent = settings.get("absent", [])
+    slow_down(settings.get("task_seconds", 0))
+    tell_take_over()
+    say(rank=rank, joined=True)
+    if settings.get("late_on") == rank:
+        time.sleep(settings["late"])
+    start = time.monotonic()
     try:
         datasets = BlendedMegatronDatasetBuilder(
             cls, settings["sizes"], lambda: rank not in absent, config
         ).build()
     except Exception as error:
-        say(rank=rank, kind=type(error).__name__, error=str(error))
+        said = {"kind": type(error).__name__, "error": str(error)}
     else:
-        say(rank=rank, datasets=summarize(datasets))
+        said = {"datasets": summarize(datasets)}
+    if settings.get("timed"):
+        said["seconds"] = time.monotonic() - start
+    say(rank=rank, **said)
     # The end of a process group may wait for ranks that are gone.
     os._exit(0)
 

@@ -470,9 +470,60 @@ def test_a_class_over_gpt_datasets(paths: list[str], tmp_path: Path) -> None:
         "_build_megatron_dataset_splits",
     ],
 )
-def test_steps_that_are_not_called_cannot_be_overridden(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"Own overrides {name}, which is never called"):
-        type("Own", (BlendedMegatronDatasetBuilder,), {name: lambda self: None})
+def test_steps_may_be_overridden(name: str, paths: list[str], tmp_path: Path) -> None:
+    made = []
+
+    def step(self: Any, *args: Any) -> Any:
+        made.append(len(args))
+        return getattr(BlendedMegatronDatasetBuilder, name)(self, *args)
+
+    kind = type("Own", (BlendedMegatronDatasetBuilder,), {name: step})
+    own: dict[str, Any] = {"path_to_cache": str(tmp_path / "cache")}
+    blends: list[dict[str, Any]] = [
+        {"blend": (paths, [1, 2, 3]), "split": "80,20,0"},
+        {"blend": (paths[:1], None), "split": "80,20,0"},
+        {"blend_per_split": [(paths, [1, 2, 3]), (paths[:2], None), None]},
+        {
+            "blend_per_split": [(paths[:1], [1]), (paths[:2], None), None],
+            "multiple_validation_sets": True,
+        },
+        {},
+    ]
+    for settings in blends:
+        config = make_config(**settings, **(own if settings else {}))
+        cls = GPTDataset if settings else MockGPTDataset
+        before = len(made)
+        found = kind(cls, [60, 6, 0], lambda: True, config).build()
+        assert len(made) > before or name == "_build_megatron_datasets_parallel"
+        plain = BlendedMegatronDatasetBuilder(cls, [60, 6, 0], lambda: True, config).build()
+        for mine, other in zip(found, plain, strict=True):
+            for one, two in zip(as_list(mine), as_list(other), strict=True):
+                assert (one is None) == (two is None)
+                if one is not None:
+                    assert len(one) == len(two)
+                    assert torch.equal(one[3]["tokens"], two[3]["tokens"])
+    assert made
+
+
+def as_list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [found]
+
+
+def test_a_step_that_changes_sizes(paths: list[str]) -> None:
+    class Builder(BlendedMegatronDatasetBuilder):
+        def _build_megatron_dataset_splits(
+            self, dataset_path: Any, split: Any, sizes: Any, synchronize_ranks: bool = True
+        ) -> Any:
+            sizes = [None if size is None else 3 * size for size in sizes]
+            return super()._build_megatron_dataset_splits(
+                dataset_path, split, sizes, synchronize_ranks
+            )
+
+    config = make_config(blend=(paths, [1, 2, 3]), split="80,20,0")
+    train, *_ = Builder(GPTDataset, [60, 6, 0], lambda: True, config).build()
+    plain = build([60, 6, 0], blend=(paths, [1, 2, 3]), split="80,20,0")[0]
+    for mine, other in zip(train.datasets, plain.datasets, strict=True):
+        assert mine.num_samples == 3 * other.num_samples
 
 
 def test_a_builder_that_makes_datasets_itself(paths: list[str]) -> None:
@@ -566,7 +617,7 @@ def test_deferred_blends_of_splits_without_documents(
     train, valid, _ = build([20, 5, 0], **settings, **cache)
     assert len(valid) == 6
     assert len({int(item["dataset_id"]) for item in map(train.__getitem__, range(21))}) == 2
-    with pytest.raises(PlanError, match=r"valid of .*few1 must hold tokens to give samples"):
+    with pytest.raises(PlanError, match=r"valid of .*few. must hold tokens to give samples"):
         valid[0]
     single = settings | {"blend": (few[:1], None)}
     with pytest.raises(PlanError, match=r"valid of .*few1 must hold tokens to give samples"):

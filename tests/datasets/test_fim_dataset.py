@@ -11,11 +11,12 @@ import torch
 import zindex
 from tests.conftest import FakeTokenizer
 from tests.datasets.configs import build_datasets, plain_config
-from zindex.datasets.fim_dataset import GPTFIMDataset, GPTFIMDatasetConfig
+from zindex.datasets.fim_dataset import GPTFIMDataset, GPTFIMDatasetConfig, replay_draws
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
+from zindex.loading.megatron_samplers import MegatronPretrainingSampler, ReplayedDraws
 from zindex.plan.keys import fill_key
 from zindex.samples.fim import RandomStream
 
@@ -95,11 +96,28 @@ def open_dataset(
     return cls(low_level, path, range(len(low_level)), num_samples, split, config)
 
 
+class PlainDraws:
+    """Megatron's draws."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.RandomState(seed)
+
+    def draw(self, rate: float) -> bool:
+        return bool(self.generator.binomial(1, rate))
+
+    def cut(self, length: int) -> list[int]:
+        return sorted(self.generator.randint(0, length + 1, size=2).tolist())
+
+
 def fill_plainly(
-    tokens: list[int], config: GPTFIMDatasetConfig, split: str, sample: int
+    tokens: list[int],
+    config: GPTFIMDatasetConfig,
+    split: str,
+    sample: int,
+    sequential: PlainDraws | None = None,
 ) -> list[int]:
     """Return a filled sample, step by step as the rules say."""
-    draws = RandomStream(fill_key(config.random_seed, split, sample))
+    draws: Any = sequential or RandomStream(fill_key(config.random_seed, split, sample))
     letters = Letters()
 
     def permute(piece: list[int], rate: Any) -> list[int]:
@@ -108,7 +126,7 @@ def fill_plainly(
         text = letters.ids_to_text(piece, remove_special_tokens=True)
         if config.fim_no_prefix is not None and text.startswith(config.fim_no_prefix):
             return piece
-        cuts = sorted([draws.below(len(text) + 1), draws.below(len(text) + 1)])
+        cuts = draws.cut(len(text))
         parts = [text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]]
         prefix, middle, suffix = [letters.text_to_ids(part) for part in parts]
         if draws.draw(config.fim_spm_rate or 0):
@@ -131,7 +149,7 @@ def fill_plainly(
             elif piece:
                 done += [*change(piece), separator]
                 piece = []
-            elif separator == SPLIT:
+            elif separator == SPLIT and not sequential:
                 done.append(separator)
         return done + change(piece)
 
@@ -264,6 +282,7 @@ def test_methods_of_a_subclass_are_called(write_corpus: Any) -> None:
         ({"fim_extra_tokens": {"prefix": "<P>"}}, "it lacks middle, suffix, pad, eod"),
         ({"inter_document_masking": True}, "inter_document_masking cannot be had of samples"),
         ({"with_provenance": True}, "with_provenance cannot be had of samples"),
+        ({"fim_draws": "random"}, "fim_draws must be .* got 'random'"),
     ],
 )
 def test_settings_are_checked(settings: Any, message: str) -> None:
@@ -317,3 +336,109 @@ def test_unique_identifiers_are_megatrons(write_corpus: Any) -> None:
     assert isinstance(dataset.unique_identifiers, OrderedDict)
     assert dataset.unique_identifiers["class"] == "GPTFIMDataset"
     assert "fim_rate" not in dataset.unique_identifiers
+
+
+SEQUENTIAL: list[dict[str, Any]] = [
+    {},
+    {"fim_split_sample": "<split>", "fim_fragment_rate": 0.7},
+    {"fim_no_prefix": "a", "fim_rate": 1.0},
+]
+
+
+def read_plainly(dataset: Any, positions: Any, draws: dict[str, PlainDraws]) -> list[list[int]]:
+    """Return the texts of samples of a blend or a dataset, read in this order."""
+    found = []
+    for position in positions:
+        member, sample = dataset, position
+        if hasattr(dataset, "datasets"):
+            member = dataset.datasets[dataset.dataset_index[position]]
+            sample = int(dataset.dataset_sample_index[position])
+        path = member.dataset_path
+        config = member.config
+        plain = open_dataset(path, GPTDataset, member.num_samples, config=config)
+        before, _ = plain._query_document_sample_shuffle_indices(sample)
+        stream = draws.setdefault(path, PlainDraws(config.random_seed))
+        found.append(fill_plainly(before.tolist(), config, "train", 0, stream)[:-1])
+    return found
+
+
+@pytest.mark.parametrize("settings", SEQUENTIAL)
+def test_sequential_draws_are_those_of_all_reads(write_corpus: Any, settings: Any) -> None:
+    dataset = open_dataset(write(write_corpus), fim_draws="sequential", **settings)
+    order = np.random.default_rng(0).integers(0, 60, 40).tolist()
+    draws: dict[str, PlainDraws] = {}
+    items = [*dataset.__getitems__(order[:25]), *(dataset[position] for position in order[25:])]
+    expected = read_plainly(dataset, order, draws)
+    assert [item["tokens"].tolist() for item in items] == expected
+    [stream] = draws.values()
+    assert dataset.np_rng.get_state()[1].tolist() == stream.generator.get_state()[1].tolist()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_replayed_job_has_the_draws_of_the_first(write_corpus: Any, num_workers: int) -> None:
+    paths = [write(write_corpus, f"c{i}", seed=i) for i in range(2)]
+
+    def open_blend() -> Any:
+        settings = {"split": "100,0,0", "fim_draws": "sequential"}
+        config = make_config(blend=(paths, [0.3, 0.7]), **settings)
+        return build_datasets(GPTFIMDataset, [60, 0, 0], config)[0]
+
+    def read(first: int, init: Any = None) -> list[list[list[int]]]:
+        dataset = open_blend()
+        sampler = MegatronPretrainingSampler(60, first, 3, 1, 2)
+        loader = torch.utils.data.DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            num_workers=num_workers,
+            worker_init_fn=init,
+            multiprocessing_context="fork",
+        )
+        return [batch["tokens"].tolist() for batch in loader]
+
+    whole = read(0)
+    dataset = open_blend()
+    expected: list[Any] = [None] * 10
+    batches = list(MegatronPretrainingSampler(60, 0, 3, 1, 2))
+    for worker in range(num_workers):
+        draws: dict[str, PlainDraws] = {}
+        for number in range(worker, 10, num_workers):
+            expected[number] = read_plainly(dataset, batches[number], draws)
+    assert whole == expected
+    called: list[int] = []
+    init = ReplayedDraws(MegatronPretrainingSampler(60, 0, 3, 1, 2), 3, then=called.append)
+    assert read(18, init) == whole[3:]
+    assert read(18) != whole[3:]
+    replay_draws(dataset, batches[:3])
+    another = open_blend()
+    for batch in batches[:3]:
+        another.__getitems__(batch)
+    found = [
+        [item["tokens"].tolist() for item in replayed.__getitems__(batches[3])]
+        for replayed in (dataset, another)
+    ]
+    assert found[0] == found[1]
+
+
+def test_a_subclass_may_fill_in_its_own_way(write_corpus: Any) -> None:
+    class Own(GPTFIMDataset):
+        def _fim_permute_sequence(self, sequence: Any, rate: float) -> Any:
+            return sequence[::-1]
+
+    path = write(write_corpus)
+    with pytest.raises(ConfigError, match="Own overrides how texts are filled, which needs Megat"):
+        open_dataset(path, Own)
+    dataset = open_dataset(path, Own, fim_draws="sequential")
+    text, _ = dataset._query_document_sample_shuffle_indices(3)
+    before, _ = open_dataset(path, GPTDataset)._query_document_sample_shuffle_indices(3)
+    parts = "".join(map(chr, before)).split(chr(E))
+    expected = chr(E).join([part[::-1] for part in parts if part])
+    assert "".join(map(chr, text)).startswith(expected[:20])
+    for kind, settings in ((Own, {"fim_draws": "sequential"}), (GPTFIMDataset, {})):
+        with pytest.raises(ConfigError, match=r"can be replayed of GPTFIMDataset with fim_draws="):
+            replay_draws(open_dataset(path, kind, **settings), [[0]])
+
+
+def test_loaders_of_zindex_refuse_draws_in_order(write_corpus: Any) -> None:
+    dataset = open_dataset(write(write_corpus), fim_draws="sequential")
+    with pytest.raises(ConfigError, match="must not depend on the reads before them, as with fim"):
+        zindex.loader(dataset, micro_batch_size=2, data_parallel_rank=0, data_parallel_size=1)

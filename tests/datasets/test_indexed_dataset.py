@@ -455,3 +455,23 @@ def test_the_same_object_opens_another_pair(tmp_path: Path) -> None:
     dataset.initialize(build(tmp_path / "second", [[[4, 5]]]), False, True, None)
     assert len(dataset) == 1
     assert pickle.loads(pickle.dumps(dataset))[0].tolist() == [4, 5]
+
+
+def test_a_pair_of_known_size_is_opened_on_first_use(write_corpus: Any, tmp_path: Path) -> None:
+    prefix = write_corpus([3, 5, 2], name="known")
+    hidden = tmp_path / "hidden.idx"
+    Path(f"{prefix}.idx").rename(hidden)
+    dataset = IndexedDataset(prefix, fast_cache_load=True, sequences_per_dataset=(3, 4))
+    assert len(dataset) == 3
+    copy = pickle.loads(pickle.dumps(dataset))
+    with pytest.raises((SourceError, FileNotFoundError)):
+        dataset[0]
+    hidden.rename(f"{prefix}.idx")
+    expected = IndexedDataset(prefix)
+    for opened in (dataset, copy):
+        assert len(opened[1]) == 5
+        assert opened[1].tolist() == expected[1].tolist()
+        assert opened.sequence_lengths.tolist() == [3, 5, 2]
+    wrong = IndexedDataset(prefix, fast_cache_load=True, sequences_per_dataset=(2, 4))
+    with pytest.raises(SourceError, match="3"):
+        wrong[0]

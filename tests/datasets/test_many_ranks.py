@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from tests.conftest import WriteCorpus
 from tests.datasets.configs import build_datasets, plain_config
@@ -52,11 +53,11 @@ class Ranks(ExitStack):
         super().__init__()
         self.processes: list[Forked] = []
 
-    def start(self, settings: dict[str, Any], *launcher: str) -> Forked:
+    def start(self, settings: dict[str, Any], *launcher: str, **variables: str) -> Forked:
         command = [*launcher, "-m", "tests.datasets.rank_process"]
         process = Forked(
             *(*command, json.dumps(settings | {"sizes": SIZES})),
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
             forks=True,
         )
         self.processes.append(self.enter_context(process))
@@ -66,6 +67,20 @@ class Ranks(ExitStack):
         for rank in range(num_ranks):
             own = {"rank": rank, "num_ranks": num_ranks, "init_method": place}
             self.start(settings | own)
+
+    def start_under_agent(self, num_ranks: int, **settings: Any) -> None:
+        """Start ranks as torchrun's agent does, which serves their store; this process is it."""
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for rank in range(num_ranks):
+            variables = {
+                "RANK": rank,
+                "WORLD_SIZE": num_ranks,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": self.store.port,
+                "TORCHELASTIC_USE_AGENT_STORE": True,
+                "TORCHELASTIC_RESTART_COUNT": 0,
+            }
+            self.start(settings, **{name: str(value) for name, value in variables.items()})
 
     def outcome(self, rank: int) -> dict[str, Any]:
         """Return the last line that a rank says."""
@@ -122,8 +137,10 @@ def test_torchrun(run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, num_
     wanted = expected(run_config, tmp_path)
     out, err = process.communicate()
     assert process.returncode == 0, err
-    said = sorted((json.loads(line) for line in out.splitlines()), key=lambda facts: facts["rank"])
-    assert said == [{"rank": rank, "datasets": wanted} for rank in range(num_ranks)]
+    said = [facts for facts in map(json.loads, out.splitlines()) if "joined" not in facts]
+    assert sorted(said, key=lambda facts: facts["rank"]) == [
+        {"rank": rank, "datasets": wanted} for rank in range(num_ranks)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +153,7 @@ def test_a_rank_takes_over_from_a_killed_one(
     place = meeting_place(kind, tmp_path)
     ranks.start_all(3, place, config=config, stop_on=0, stop_after=stop_after, grace=0.5)
     builder = ranks.processes[0]
+    assert json.loads(builder.stdout.readline()) == {"rank": 0, "joined": True}
     assert json.loads(builder.stdout.readline()) == {"midway": True}
     os.kill(builder.pid, signal.SIGKILL)
     wanted = expected(config, tmp_path)

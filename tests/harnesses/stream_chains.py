@@ -3,26 +3,37 @@
 ``python -m tests.harnesses.stream_chains --trials 1000 --seed 0``
 
 Each job has other numbers of ranks and loader workers, lets its ranks run ahead of each other,
-prefetches, changes its percents, and ends anywhere. Between jobs files are added, sources are
-added, dropped and taken back, and percents become others or schedules. All jobs together deliver
-each sample of an epoch once, and the next epoch has all files.
+prefetches, changes its percents, and ends anywhere. Files are plain, or compressed with and without
+frames. Between jobs files are added anywhere, lines are added to files, sources are added, dropped
+and taken back, and percents become others or schedules. All jobs together deliver each sample of an
+epoch once, and the next epoch has all files.
 """
 
+import gzip
 import json
+import os
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.harnesses.running import main
+from tests.sources.archives import bgzip, seekable_zstd
 from tests.streaming.simulated_ranks import Run
 from tests.streaming.tiny_sources import Items, pairs
+from zindex.sources import sample_offsets
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking
 
 Sample = dict[str, Any]
 _SIZES = (0, 1, 3, 40, 300, 2500)
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bgz": lambda content: bgzip(content, 999)[0],
+    ".zst": lambda content: seekable_zstd(content, 999),
+}
 _NUM_EPOCHS = 3
 
 
@@ -37,29 +48,49 @@ class Files:
     def __init__(self, rng: random.Random, folder: Path, num_files: int) -> None:
         self.rng, self.folder, self.token = rng, folder, 1
         #: Names of the lines, and the tokens, of each file.
-        self.files: list[list[Any]] = []
+        self.files: dict[str, list[Any]] = {}
+        #: The same of all files, whenever a job has begun.
+        self.snapshots: list[list[Any]] = []
         for _ in range(num_files):
             self.add()
 
     def add(self) -> None:
-        """Write one more file."""
-        file, rng = len(self.files), self.rng
+        """Write one more file, anywhere among the others."""
+        rng = self.rng
+        number = rng.choice([*{*range(1000)} - {int(name[:3]) for name in self.files}])
+        name = f"{number:03}.jsonl{rng.choice(('', '', *PACKS))}"
         num_lines = rng.choice(_SIZES) if rng.random() < 0.4 else rng.randint(1, 60)
-        lines, names = [], []
-        for number in range(max(num_lines, file == 0)):
-            numbers = range(self.token, self.token + rng.randint(1, 9))
+        self.files[name] = []
+        self.write(name, max(num_lines, len(self.files) == 1))
+
+    def continue_one(self) -> None:
+        """Write more lines at the end of a file; seekable zstd cannot be continued."""
+        names = [name for name in self.files if not name.endswith(".zst")]
+        if names:
+            self.write(self.rng.choice(names), self.rng.randint(1, 30))
+
+    def write(self, name: str, num_lines: int) -> None:
+        """Write lines at the end of a file."""
+        lines, names = [], self.files[name]
+        for number in range(len(names), len(names) + num_lines):
+            numbers = range(self.token, self.token + self.rng.randint(1, 9))
             self.token = numbers.stop
             text = " ".join(map(str, numbers))
-            lines.append(json.dumps({"id": f"{file}:{number}", "text": text}))
-            names += [f"{file}:{number}", *numbers]
-        (self.folder / f"{file:02}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        self.files.append(names)
+            lines.append(json.dumps({"id": f"{name}:{number}", "text": text}))
+            names += [f"{name}:{number}", *numbers]
+        content = "".join(f"{line}\n" for line in lines).encode()
+        pack = PACKS.get(name[9:])
+        with (self.folder / name.replace(".bgz", ".gz")).open("ab") as stream:
+            stream.write(content if pack is None else pack(content))
 
-    def count(self, num_files: int, kind: type) -> Counter[Any]:
-        """Return the names, or the tokens, of the first files."""
-        return Counter(
-            name for names in self.files[:num_files] for name in names if type(name) is kind
-        )
+    def snapshot(self) -> None:
+        """Note what the files have when a job begins."""
+        self.snapshots.append([name for names in self.files.values() for name in names])
+
+
+def count(names: list[Any], kind: type) -> Counter[Any]:
+    """Return the names, or the tokens, of a snapshot."""
+    return Counter(name for name in names if type(name) is kind)
 
 
 class Mixture:
@@ -100,9 +131,10 @@ class Mixture:
     def change(self) -> Iterator[str]:
         """Change the mixture between two jobs."""
         rng = self.rng
-        if rng.random() < 0.3:
-            self.files.add()
-            yield "grown"
+        for grow in (self.files.add, self.files.continue_one):
+            if rng.random() < 0.3:
+                grow()
+                yield "grown"
         if rng.random() < 0.3:
             name = rng.choice(["texts", *self.sizes])
             self.percents[name] = self._draw_percent()
@@ -131,19 +163,35 @@ def count_names(samples: list[Sample]) -> Counter[Any]:
     return Counter(name for sample in samples for name in names_of(sample))
 
 
+@contextmanager
+def own_caches(rng: random.Random) -> Iterator[None]:
+    """Keep copies and tables, also those of small files, in a folder of their own."""
+    before = tempfile.tempdir, os.environ.get("XDG_CACHE_HOME"), sample_offsets.MIN_KEPT_NBYTES
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = os.environ["XDG_CACHE_HOME"] = folder
+        sample_offsets.MIN_KEPT_NBYTES = rng.choice((0, before[2]))
+        try:
+            yield
+        finally:
+            tempfile.tempdir, caches, sample_offsets.MIN_KEPT_NBYTES = before
+            del os.environ["XDG_CACHE_HOME"]
+            if caches is not None:
+                os.environ["XDG_CACHE_HOME"] = caches
+
+
 def trial(rng: random.Random) -> str:
     """Run a chain of jobs over one epoch, or over three."""
-    with tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory() as work, own_caches(rng):
         files = Files(rng, Path(work), rng.randint(1, 9))
         mixture = Mixture(rng, files)
-        seen, num_files, changes = _follow(rng, mixture, len(files.files))
+        seen, changes = _follow(rng, mixture)
         kind = int if mixture.kind == "packed" else str
         items = Counter(f"{name}:{n}" for name, size in mixture.sizes.items() for n in range(size))
         if mixture.kind == "epochs":
             _check_epochs(seen, files, items)
         else:
             found = count_names(seen)
-            possible = [files.count(number, kind) + items for number in num_files]
+            possible = [count(names, kind) + items for names in files.snapshots]
             expected = next((one for one in possible if not found - one), possible[-1])
             missing = expected - found
             assert not found - expected, f"{mixture.kind}: repeated {found - expected}"
@@ -155,25 +203,25 @@ def trial(rng: random.Random) -> str:
 
 def _check_epochs(seen: list[Sample], files: Files, items: Counter[Any]) -> None:
     """Check that each epoch of each source is whole, over files that were there when it began."""
-    num_files = 1
+    left = iter(files.snapshots)
+    names = next(left)
     for epoch in range(_NUM_EPOCHS):
         found = count_names([sample for sample in seen if sample["__epoch__"] == epoch])
         texts = Counter({name: n for name, n in found.items() if name not in items})
         assert found - texts == items, f"epoch {epoch} has {found - texts}"
-        while texts != files.count(num_files, str) and num_files < len(files.files):
-            num_files += 1
-        assert texts == files.count(num_files, str), f"epoch {epoch} is of no number of files"
+        while texts != count(names, str):
+            names = next(left, None)
+            assert names is not None, f"epoch {epoch} is of no job's files"
 
 
-def _follow(
-    rng: random.Random, mixture: Mixture, num_files: int
-) -> tuple[list[Sample], list[int], int]:
-    """Return what a chain of jobs delivers, numbers of files, and the changes of the mixture."""
+def _follow(rng: random.Random, mixture: Mixture) -> tuple[list[Sample], int]:
+    """Return what a chain of jobs delivers, and the changes of the mixture."""
     seen: list[Sample] = []
-    counts, num_changes = [num_files], 0
+    num_changes = 0
     state: Any = None
     for number in range(rng.randint(1, 6)):
         num_changes += sum(1 for _ in mixture.change()) if number else 0
+        mixture.files.snapshot()
         job = Run(
             mixture.make,
             rng.randint(1, 5),
@@ -190,7 +238,6 @@ def _follow(
                 job.set_percents({rng.choice(names): rng.choice((0.1, 1, 5))})
                 num_changes += 1
         seen += job.samples()
-        counts.append(len(mixture.files.files))
         if any(job.own_states()):
             state = job.merged_states()
     mixture.dropped.clear()
@@ -198,7 +245,7 @@ def _follow(
     seen += last.samples()
     if mixture.kind != "epochs" and any(last.own_states()):
         _check_next_epoch(mixture, last)
-    return seen, counts, num_changes
+    return seen, num_changes
 
 
 def _check_next_epoch(mixture: Mixture, last: Run) -> None:
@@ -209,7 +256,7 @@ def _check_next_epoch(mixture: Mixture, last: Run) -> None:
     kind = int if mixture.kind == "packed" else str
     found = count_names(list(dataset))
     items = Counter(f"{name}:{n}" for name, size in mixture.sizes.items() for n in range(size))
-    expected = mixture.files.count(len(mixture.files.files), kind) + items
+    expected = count(mixture.files.snapshots[-1], kind) + items
     missing = expected - found
     assert not found - expected, f"the next epoch repeats {found - expected}"
     assert sum(missing.values()) <= (mixture.kind == "packed"), f"the next epoch lacks {missing}"

@@ -15,7 +15,7 @@ NAMES = (
     *("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "preadv"),
     *("pwritev", "O_DIRECT", "RWF_NOWAIT", "fdatasync", "copy_file_range", "memfd_create"),
     *("pidfd_open", "eventfd", "getrandom", "setns", "unshare", "splice", "O_TMPFILE", "O_PATH"),
-    *("O_NOATIME", "POSIX_FADV_DONTNEED", "POSIX_FADV_WILLNEED", "process_cpu_count"),
+    *("O_NOATIME", "POSIX_FADV_DONTNEED", "POSIX_FADV_WILLNEED"),
 )
 FUNCTIONS = {"renameat2", "fallocate", "prctl", "syscall", "malloc_trim"}
 
@@ -34,6 +34,8 @@ def take_away() -> None:
     for name in NAMES:
         if hasattr(os, name):
             delattr(os, name)
+    if hasattr(os, "process_cpu_count"):  # from Python 3.13 on
+        os.process_cpu_count = os.cpu_count
     ctypes.CDLL = Library  # type: ignore[misc]
     for module, name in ((os, "open"), (io, "open"), (builtins, "open")):
         setattr(module, name, hide(getattr(module, name)))

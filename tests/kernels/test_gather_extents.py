@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from zindex.kernels.gather_extents import COPY, STATE_LENGTH, TRUTH, WIDEN, gather_extents
+from zindex.kernels.gather_extents import COPY, LARGEST, STATE_LENGTH, TRUTH, WIDEN, gather_extents
 
 Array = npt.NDArray[Any]
 
@@ -62,14 +62,17 @@ class Groups:
         addresses = (array.ctypes.data for array in (ends, places, file_of, self.cells))
         width = -dtype.itemsize if dtype.kind == "i" else dtype.itemsize
         written = len(parts), width, target.ctypes.data, target.size, form
-        self.rows.append((*bounds, shift, *addresses, *written))
+        self.rows.append((*bounds, shift, *addresses, *written, 0))
 
     def gather(self) -> bool:
         """Run the kernel from its state on."""
         flat = np.array(self.spans, np.int64).reshape(-1, 3).T
         groups, scratch = np.array(self.rows, np.int64), self.held[0].ctypes.data
         spans = (np.ascontiguousarray(column) for column in flat)
-        return gather_extents(groups, *spans, scratch, SCRATCH_NBYTES, self.state)
+        is_done = gather_extents(groups, *spans, scratch, SCRATCH_NBYTES, self.state)
+        #: The largest values of the groups.
+        self.largest = groups[:, LARGEST].tolist()
+        return is_done
 
 
 def gather(
@@ -133,6 +136,7 @@ def test_it_stops_at_a_closed_file_and_goes_on(tmp_path: Path) -> None:
         assert groups.used.tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
         wanted = np.array([3, 4, 5, 17, 18, 19])
         assert (targets == [wanted, wanted + 1, wanted + 2]).all()
+        assert groups.largest == [19, 20, 21]
         os.truncate(path, 3 + 4 * 19)
         groups.state[:3] = -1, 0, 0
         assert not groups.gather()

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.io.test_leased_maps import Reader
 from tests.keyed.small_stores import write_sft
 from tests.keyed.upstream_files import write_bin, write_h5
 from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.bin_folder import read_bin_shards
 from zindex.formats.keyed.keyed_array import KeyedArray
-from zindex.keyed import DatasetFactory, H5Store, MmapStore
+from zindex.keyed import DatasetFactory, H5Store, MmapStore, file_values
 from zindex.keyed.columns import Column, column_of_files, read_columns
 from zindex.keyed.file_values import CopySpans, FileValues
 
@@ -50,6 +51,19 @@ def test_records_and_values_continue_across_shards(tmp_path: Path) -> None:
     assert read(column, 2, 7) == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("spans", [1, 1 << 60])
+def test_files_that_are_gone_are_still_read(
+    tmp_path: Path, spans: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_values, "_SPANS_BEFORE_MAPS", 1 << 60)
+    column = column_of(write_sft(tmp_path, (9,), num_shards=1))
+    assert read(column, 2, 4) == [2, 3]
+    monkeypatch.setattr(file_values, "_SPANS_BEFORE_MAPS", spans)
+    (tmp_path / "shard_0000/sequence.bin").unlink()
+    assert read(column, 3, 5) == [3, 4]
+    assert read(column, 4, 6) == [4, 5]
+
+
 def test_it_pickles_without_its_values(tmp_path: Path) -> None:
     write_bin(tmp_path, {"sequence": [np.arange(100_000, dtype=np.int32)]})
     column = column_of(tmp_path)
@@ -69,14 +83,22 @@ def test_all_keys_of_a_file_share_its_descriptor(tmp_path: Path) -> None:
     assert opened.count(str(tmp_path / "a.h5")) == 1
 
 
+@pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("train_type", ["seq", "sft"])
-def test_a_file_that_is_cut_under_a_reader_is_an_error(tmp_path: Path, train_type: str) -> None:
+def test_a_file_that_is_cut_under_a_reader_is_an_error(
+    tmp_path: Path, train_type: str, is_mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_mapped:
+        monkeypatch.setattr(file_values, "_SPANS_BEFORE_MAPS", 1)
     tokens = np.arange(100_000, dtype=np.int32)
     write_bin(tmp_path, {"sequence": [tokens], "loss_mask": [tokens % 2 == 0]})
     dataset = DatasetFactory.load(train_type, tmp_path, 64)
     assert dataset[0]["input_ids"].tolist() == tokens[:64].tolist()
+    if is_mapped and Reader(tmp_path / "sequence.bin").content is not None:
+        assert str(tmp_path / "sequence.bin") in Path("/proc/self/maps").read_text()
     os.truncate(tmp_path / "sequence.bin", 4 * 64_000)
-    assert dataset[900]["input_ids"].tolist() == tokens[64 * 900 : 64 * 901].tolist()
+    if not is_mapped:  # a file that is open is not opened again
+        assert dataset[900]["input_ids"].tolist() == tokens[64 * 900 : 64 * 901].tolist()
     with pytest.raises(VerificationError, match=r"sequence\.bin must hold"):
         dataset[1001]
 

@@ -4,6 +4,7 @@ test_sampler proves D4, global batches and resuming on any ranks, and that fault
 23 are not here: too few samples, none at all, finished passes, other ranks and samples of padding.
 """
 
+import re
 import tracemalloc
 from collections.abc import Iterable
 from itertools import islice
@@ -14,6 +15,8 @@ from torch.utils.data import DataLoader
 
 from tests.keyed.upstream_sampler import UpstreamSampler
 from tests.loading.datasets import Numbers
+from zindex.errors import StateMismatchError
+from zindex.keyed.loader import keyed_loader
 from zindex.keyed.sampler import ResumableDistributedSampler
 
 GOLDEN = {
@@ -157,3 +160,78 @@ def test_torchdatas_loader_keeps_the_state_of_each_batch(num_workers: int) -> No
         if step < 3:
             assert samples_of(after) == whole[1]
         del before, iterator, after
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("num_ranks", [1, 3])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_states_of_upstream_continue_exactly(
+    drop_last: bool, num_ranks: int, shuffle: bool
+) -> None:
+    settings: dict[str, Any] = {"drop_last": drop_last, "shuffle": shuffle, "num_ranks": num_ranks}
+    passes = 3
+    for rank in range(num_ranks):
+        source = UpstreamSampler(11, rank=rank, **settings)
+        whole = [index for _ in range(passes) for index in source]
+        source = UpstreamSampler(11, rank=rank, **settings)
+        found: list[int] = []
+        while len(found) < len(whole):
+            for index in source:
+                found.append(index)
+                state = {"epoch": source.epoch, "iter": source.iter}
+                sampler = ours(11, rank=rank, **settings)
+                is_ended = len(found) % source.per_replica == 0
+                if is_ended and source.epoch > 0:  # the pass is over, which epoch does not say yet
+                    with pytest.raises(StateMismatchError, match="before or after pass"):
+                        sampler.load_state_dict(state)
+                    continue
+                sampler.load_state_dict(state)
+                rest = [*sampler, *sampler, *sampler][: len(whole) - len(found)]
+                assert [*found, *rest] == whole
+        assert found == whole
+
+
+def test_epoch_and_iter_are_read_and_assigned() -> None:
+    sampler = ours(10, num_ranks=2)
+    order = [*ours(10, num_ranks=2)]
+    walk = iter(sampler)
+    assert [next(walk), next(walk)] == order[:2]
+    assert (sampler.epoch, sampler.iter) == (0, 2)
+    sampler.iter = 3
+    assert [*sampler] == order[3:]
+    assert (sampler.epoch, sampler.iter) == (1, 0)
+    sampler.epoch, sampler.iter = 0, 1
+    assert [*sampler] == order[1:]
+    # The state for any number of ranks names the same place.
+    other = ours(10, num_ranks=2)
+    other.load_state_dict({"epoch": 0, "iter": 4})
+    assert other.state_dict() == other.plan.state_at(8).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("state", "settings", "message"),
+    [
+        ({"epoch": 0, "iter": 3}, {"order": "keyed"}, "create the sampler with order='astrai_rand"),
+        ({"epoch": 0, "iter": 11}, {}, "must be at most 10 in pass 0 of 10 samples per rank, got"),
+        ({"epoch": 2, "iter": 10}, {}, "before or after pass 2; give iter 0 and epoch 2 or 3"),
+        ({"epoch": -1, "iter": 0}, {}, "must be whole numbers from 0 on, got {'epoch': -1"),
+        ({"epoch": 0, "iter": 1.5}, {}, "must be whole numbers from 0 on, got {'epoch': 0, 'ite"),
+    ],
+)
+def test_states_of_upstream_that_do_not_fit(
+    state: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
+    sampler = ours(10, **settings)
+    with pytest.raises(StateMismatchError, match=re.escape(message)):
+        sampler.load_state_dict(state)
+    if settings:
+        with pytest.raises(StateMismatchError, match="create the sampler with order"):
+            sampler.iter = 3
+
+
+def test_loaders_say_what_reads_a_state_of_upstream() -> None:
+    batches = keyed_loader(Numbers(10), 2, rank=0, num_ranks=1, collate=list)
+    with pytest.raises(
+        StateMismatchError, match=r"ResumableDistributedSampler\(dataset, order='as"
+    ):
+        batches.load_state_dict({"epoch": 0, "iter": 4})

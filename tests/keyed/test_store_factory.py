@@ -25,7 +25,7 @@ def test_builtin(name: str, store_type: type[KeyedStore]) -> None:
 
 
 def test_unknown() -> None:
-    known = "['bin', 'h5', 'mapped_bin', 'zarr']"
+    known = "['bin', 'growing', 'h5', 'mapped_bin', 'zarr']"
     message = re.escape(f"Unknown component: 'csv'. Supported types: {known};")
     with pytest.raises(ConfigError, match=message):
         StoreFactory.create("csv")
@@ -37,7 +37,7 @@ def test_register() -> None:
         format = "mine"
 
     assert type(StoreFactory.create("mine")) is Mine
-    assert StoreFactory.names() == ["mine", "bin", "h5", "mapped_bin", "zarr"]
+    assert StoreFactory.names() == ["mine", "bin", "growing", "h5", "mapped_bin", "zarr"]
     assert StoreFactory.names("test") == ["mine"]
 
 

@@ -3,7 +3,7 @@
 Other files prove it of 1 and 6, the order of names and empty spans (test_store_conformance, D7); 3
 and 9, keys that are missing and single files (test_stores); 5, 22 and 23, indices, documents and
 the tail (test_window_dataset); 8, copies in shared memory (test_worker_processes); 10, what cannot
-be saved (test_saving); 20, pairs and groups (test_preference_datasets); 11 to 19, samplers
+be saved (test_saving); 20, pairs and groups (test_record_dataset); 11 to 19, samplers
 (test_sampler_conformance).
 """
 

@@ -14,8 +14,8 @@ from torch.utils.data import default_collate
 from tests.keyed.small_stores import write_sft
 from tests.keyed.upstream_files import write_bin
 from zindex.errors import ConfigError, NotLoadedError, PlanError, SourceError
+from zindex.formats.keyed.schema_presets import SFT
 from zindex.keyed import DatasetFactory, MmapStore, keyed_loader
-from zindex.keyed.train_types import SFT
 from zindex.keyed.window_dataset import WindowDataset
 from zindex.loading.collate import collate
 from zindex.loading.device import pack_documents

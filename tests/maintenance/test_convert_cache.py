@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.cli import commands
-from tests.maintenance.test_megatron_caches import (
+from tests.maintenance.test_cache_checks import (
     open_dataset,
     write_cache,
 )
-from tests.maintenance.test_megatron_caches import (
+from tests.maintenance.test_cache_checks import (
     path as path,
 )
 from zindex.errors import StoreNotFoundError
@@ -58,7 +58,7 @@ def test_the_command(path: str, tmp_path: Path) -> None:
     arguments = ("convert-cache", cache, tmp_path / "index")
     lines = commands.succeed(*arguments).splitlines()
     assert lines[-1] == f"0 of 4 caches are in {tmp_path}/index"
-    assert "only indices of GPTDataset are converted" in lines[1]
+    assert "caches of BERT are not converted" in lines[1]
     assert "must describe a dataset of Megatron Core" in lines[2]
     assert lines[3] == "z-GPTDataset-train: some of its files are missing"
     assert "/there/c" in lines[0]

@@ -1,9 +1,11 @@
 """What no run needs of a folder: found by age and by the runs that use it, and removed."""
 
+import errno
 import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,8 @@ import zindex
 from tests.cli.commands import fail, succeed
 from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
+from zindex.errors import StoreUnreadableError
+from zindex.keyed.growing import growing_log
 from zindex.maintenance.garbage import find_garbage
 from zindex.store.commit import begin_store
 
@@ -64,6 +68,23 @@ def test_only_what_is_old_and_unnamed_is_garbage(run_file: Path) -> None:
     assert "is not built" not in succeed("verify", run_file)
 
 
+def test_a_store_that_cannot_be_looked_at_is_no_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_arrays(tmp_path / "a", ARRAYS)
+    make_old(tmp_path)
+    look = os.stat
+
+    def fail_for_files(path: Any, *args: Any, **settings: Any) -> os.stat_result:
+        if str(path).endswith(".json"):
+            raise OSError(errno.EIO, "Input/output error")
+        return look(path, *args, **settings)
+
+    monkeypatch.setattr(os, "stat", fail_for_files)
+    with pytest.raises(StoreUnreadableError, match="Input/output error"):
+        find_garbage(tmp_path)
+
+
 def test_stores_of_an_edited_run_are_kept(run_file: Path) -> None:
     zindex.edit(run_file, at=20, reweight={str(run_file.parent / "code"): 6})
     make_old(run_file.parent)
@@ -98,6 +119,7 @@ def test_the_copy_of_a_repair_that_died_is_garbage(tmp_path: Path) -> None:
     ]
 
 
-def test_only_directories_are_cleaned(tmp_path: Path) -> None:
+def test_only_directories_are_cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "must be a directory to be cleaned, got" in fail("gc", tmp_path / "none")
+    monkeypatch.setattr(growing_log, "is_growing", lambda url: False)  # without a request
     assert "must be a directory to be cleaned, got s3://" in fail("gc", "s3://bucket/index")

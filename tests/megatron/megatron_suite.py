@@ -2,7 +2,8 @@
 
     python -m tests.megatron.megatron_suite CHECKOUT [pytest options]
 
-CHECKOUT is a checkout of NVIDIA/Megatron-LM, whose ``tests/unit_tests/data`` is run as it is. Its
+CHECKOUT is a checkout of NVIDIA/Megatron-LM, whose ``tests/unit_tests/data`` and
+``tests/unit_tests/test_sequence_packing.py`` are run as they are. Their
 ``import megatron.core.datasets...`` is answered by ``zindex.megatron.install()``, before anything
 of Megatron is imported; all that is not datasets stays Megatron's. Nothing is downloaded, and
 nothing in the checkout is changed. Options go to pytest: ``-k test_builder``, ``-x``.
@@ -24,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import typing
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
@@ -35,9 +37,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("tests", "unit_tests", "data")
+#: Tests of datasets that are elsewhere, where a checkout has them.
+OTHERS = (FOLDER.parent / "test_sequence_packing.py",)
 
 _TOOLS = "tests a script of Megatron's tools/, which runs in a process of its own"
 _BATCHES = "tests how Megatron's training loop deals batches to ranks on CUDA"
+_CUDA_RANKS = "makes tensors on CUDA, on 8 ranks"
 _EXAMPLES = "tests examples/multimodal, which reads with Energon and not with these datasets"
 _CUT = "wants an EOFError of a file that was cut; here that is a VerificationError"
 _DRAWS = "holds for some draws: a middle of few tokens is cut off, and the draws are keyed here"
@@ -87,6 +92,8 @@ LEFT_OUT: Mapping[str, str] = {
     "test_pretrain_gpt_dataset_config.py": "tests Megatron's command line",
     "test_qwen3vl_dataset.py": _EXAMPLES,
     "test_sequence_packing_api.py": _PLANS,
+    "test_sequence_packing.py::test_get_batch_*": _CUDA_RANKS,
+    "test_sequence_packing.py::test_wrap_dataloader*": _CUDA_RANKS,
     "test_sequential_input_count.py": _TOOLS,
     "test_sft_dataset.py": "tests megatron.core.datasets.sft_dataset, which no release has",
     "test_single_sentence_split.py": _TOOLS,
@@ -99,7 +106,6 @@ NEEDS: Mapping[str, Sequence[str]] = {
     "test_bin_reader.py": ("nltk", "requests"),
     "test_fim_dataset.py": ("transformers", "/opt/data/tokenizers/huggingface"),
     "test_preprocess_data.py": ("nltk", "requests", "/opt/data/tokenizers/megatron"),
-    "test_varlen_dataset.py::test_unpack_batch_*": ("megatron.core.datasets.data_schedule_utils",),
 }
 
 #: Modules that some tests look for in ours, to patch what they hold; nothing of ours needs them.
@@ -197,6 +203,48 @@ def find_owners() -> tuple[list[str], list[str]]:
     return ours, theirs
 
 
+class _Anything:
+    """Has every attribute, and as a decorator returns the function."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) and not settings else self
+
+    def __getitem__(self, key: Any) -> Any:
+        return self
+
+
+class _Triton(ModuleType):
+    """A module of Triton, whose kernels are never run."""
+
+    __path__: list[str] = []  # noqa: RUF012
+    __version__ = "3.0.0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything()
+
+
+def import_megatron_core() -> None:
+    """Import Megatron Core, with a stand-in for Triton, which is for GPUs, if that is missing."""
+    try:
+        importlib.import_module("megatron.core")
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        import torch
+
+        torch.compile(lambda value: value)  # imports what would take the stand-in for Triton
+        for name in ("triton", "triton.language", "triton.language.extra", "triton.testing"):
+            sys.modules[name] = _Triton(name)
+        importlib.import_module("megatron.core")
+
+
 def stand_in_for_cuda() -> None:
     """Let process groups be set up without CUDA: by Gloo, on one CPU."""
     import torch
@@ -274,6 +322,9 @@ def run_inside(checkout: Path, options: Sequence[str]) -> int:
     sys.path[:] = [str(checkout), *(path for path in sys.path if Path(path).resolve() != ROOT)]
     install()
     refuse_downloads()
+    if not hasattr(typing, "override"):  # Megatron's training package needs Python 3.12
+        typing.override = lambda function: function  # type: ignore[attr-defined]
+    import_megatron_core()
     if not torch.cuda.is_available():
         stand_in_for_cuda()
     stand_in_for_transformer_engine()
@@ -283,7 +334,8 @@ def run_inside(checkout: Path, options: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         arguments = [f"--basetemp={folder}/base", "-p", "no:cacheprovider", "-W", "ignore"]
         arguments.append("--continue-on-collection-errors")
-        status = pytest.main([*arguments, str(FOLDER), *options], plugins=[suite])
+        paths = [str(path) for path in (FOLDER, *OTHERS) if path.exists()]
+        status = pytest.main([*arguments, *paths, *options], plugins=[suite])
     has_passed = any(counts["passed"] for counts in suite.counts.values())
     return int(status) or (0 if has_passed else 1)
 

@@ -116,7 +116,7 @@ def test_the_script_must_be_named(command_line: list[str]) -> None:
 
 
 def test_a_script_that_is_not_there_is_warned_of(command_line: list[str], tmp_path: Path) -> None:
-    warning = "there is no script pretrain_gpt.py here"
+    warning = "there is no script pretrain_gpt.py here; unless --kind is given, it is taken from"
     assert warning in invoke("prepare", *command_line).stderr
     script = tmp_path / "pretrain_gpt.py"
     script.touch()

@@ -1,14 +1,32 @@
 """The oracle: Megatron Core itself, where it is installed."""
 
+import dataclasses
+import importlib.util
+import os
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from tests.megatron.megatron_suite import import_megatron_core
+
+with suppress(ImportError), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import_megatron_core()
+
+if helpers := os.environ.get("ZINDEX_TEST_HELPERS_CPP"):  # of a checkout that has none
+    spec = importlib.util.spec_from_file_location("megatron.core.datasets.helpers_cpp", helpers)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[spec.name])
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +49,36 @@ def megatron() -> SimpleNamespace:
     )
 
 
+@pytest.fixture(scope="module")
+def masked_megatron() -> Iterator[SimpleNamespace]:
+    """Give Megatron Core's modules; its masked datasets need a process group."""
+    pytest.importorskip("megatron.core")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import bert_dataset, indexed_dataset, t5_dataset, utils
+    pytest.importorskip("megatron.core.datasets.helpers_cpp")
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    yield SimpleNamespace(
+        bert=(
+            bert_dataset.BERTMaskedWordPieceDataset,
+            bert_dataset.BERTMaskedWordPieceDatasetConfig,
+        ),
+        t5=(t5_dataset.T5MaskedWordPieceDataset, t5_dataset.T5MaskedWordPieceDatasetConfig),
+        indexed=indexed_dataset.IndexedDataset,
+        utils=utils,
+    )
+    torch.distributed.destroy_process_group()
+
+
+def megatron_version() -> tuple[int, int]:
+    """Return the version of Megatron Core that is imported."""
+    from megatron.core import package_info
+
+    return package_info.MAJOR, package_info.MINOR
+
+
 @pytest.fixture(scope="module", params=[1, 2])
 def cluster_client(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Give a client of a real cluster of worker processes."""
@@ -47,6 +95,15 @@ def cluster_client(request: pytest.FixtureRequest) -> Iterator[Any]:
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+def fit(theirs: Any, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return settings for our configuration, and for a class of Megatron's that may lack some."""
+    known = {field.name for field in dataclasses.fields(theirs)}
+    own = dict(settings)
+    if "allow_ambiguous_pad_tokens" not in known:  # early versions always allow them
+        own["allow_ambiguous_pad_tokens"] = True
+    return own, {name: value for name, value in settings.items() if name in known}
 
 
 class OracleTokenizer:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 import zindex
-from tests.oracle.conftest import OracleTokenizer, assert_same_array, assert_same_item
+from tests.oracle.conftest import (
+    OracleTokenizer,
+    assert_same_array,
+    assert_same_item,
+    fit,
+    megatron_version,
+)
 from zindex.datasets import blended_megatron_dataset_config as our_config
 from zindex.datasets import gpt_dataset as our_gpt
 from zindex.datasets import utils as our_utils
@@ -123,6 +129,7 @@ def open_both(
 ) -> tuple[our_gpt.GPTDataset, Any]:
     """Return our dataset over ``path`` and Megatron's over ``prefix``, None if it refuses."""
     opened = []
+    settings = fit(megatron.gpt.GPTDatasetConfig, case.settings)
     indices = np.arange(case.start, case.stop, dtype=np.int32)
     for module, utils, place in (
         (our_gpt, our_utils, path),
@@ -136,7 +143,7 @@ def open_both(
                 split=case.split,
                 tokenizer=case.tokenizer,
                 path_to_cache=str(folder / ("zindex" if ours else "megatron")),
-                **case.settings,
+                **settings[not ours],
                 **(ours_only if ours else {}),
             )
             low_level = module.GPTDataset.build_low_level_dataset(place, config)
@@ -182,7 +189,8 @@ def test_equal(megatron: Any, corpora: list[Corpus], number: int, tmp_path: Path
         in_tensors = {name: tensor[i] for name, tensor in batch.tensors.items()}
         assert_same_item(in_tensors, expected, f"row {i} of a batch")
     text, documents = ours._query_document_sample_shuffle_indices(size - 1)
-    expected_text, expected_documents = theirs._query_document_sample_shuffle_indices(size - 1)
+    found = theirs._query_document_sample_shuffle_indices(size - 1)
+    expected_text, expected_documents = found[:2]  # later versions add lengths
     assert_same_array(text, expected_text, "text")
     assert_same_array(documents, expected_documents, "documents")
 
@@ -276,9 +284,10 @@ def test_config_has_every_field(megatron: Any, name: str) -> None:
             "check_ids",
             "packing",
         ]
-    positional = [item for item in ours.values() if not item.kw_only]
-    assert [item.name for item in ours.values() if item.kw_only] == own
-    assert [item.name for item in positional] == [item.name for item in dataclasses.fields(theirs)]
+    if megatron_version() == (0, 16):
+        positional = [item.name for item in ours.values() if not item.kw_only]
+        assert [item.name for item in ours.values() if item.kw_only] == own
+        assert positional == [item.name for item in dataclasses.fields(theirs)]
     for item in dataclasses.fields(theirs):
         # Ours reads by position unless a map is asked for: a file that is cut is then an error.
         if item.name != "mmap_bin_files":

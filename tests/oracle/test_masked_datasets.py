@@ -1,7 +1,5 @@
 """Samples of BERT and T5 datasets against Megatron Core's."""
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import numbers
+from tests.oracle.conftest import fit
 from tests.samples.masking.corpora import (
     PieceTokenizer,
     draw_settings,
@@ -32,26 +31,8 @@ OURS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Iterator[SimpleNamespace]:
-    """Give Megatron Core's modules; its masked datasets need a process group."""
-    pytest.importorskip("megatron.core")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from megatron.core.datasets import bert_dataset, indexed_dataset, t5_dataset, utils
-    pytest.importorskip("megatron.core.datasets.helpers_cpp")
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
-    yield SimpleNamespace(
-        bert=(
-            bert_dataset.BERTMaskedWordPieceDataset,
-            bert_dataset.BERTMaskedWordPieceDatasetConfig,
-        ),
-        t5=(t5_dataset.T5MaskedWordPieceDataset, t5_dataset.T5MaskedWordPieceDatasetConfig),
-        indexed=indexed_dataset.IndexedDataset,
-        utils=utils,
-    )
-    torch.distributed.destroy_process_group()
+def theirs(masked_megatron: SimpleNamespace) -> SimpleNamespace:
+    return masked_megatron
 
 
 @pytest.fixture
@@ -99,7 +80,8 @@ def test_items_are_megatrons(theirs: SimpleNamespace, tmp_path: Path, kind: str,
     num_samples = int(rng.integers(1, 25))
     cls, config = getattr(theirs, kind)
     args = (prefix, indices, num_samples)
-    expected = cls(source, *args, theirs.utils.Split.train, config(**settings))
+    settings, fitting = fit(config, settings)
+    expected = cls(source, *args, theirs.utils.Split.train, config(**fitting))
     own, own_config = OURS[kind]
     if case % 2:
         convert(prefix, tmp_path / "c.zarr", client=SerialExecutor())

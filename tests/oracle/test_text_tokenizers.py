@@ -17,7 +17,7 @@ _NAMES = ("eod", "bos", "eos", "unk", "vocab_size", "additional_special_tokens_i
 
 @pytest.fixture(scope="module")
 def theirs() -> Any:
-    pytest.importorskip("megatron.core")
+    pytest.importorskip("megatron.core.tokenizers")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from megatron.core.tokenizers import MegatronTokenizer

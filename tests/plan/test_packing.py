@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import ConfigError, PlanError
+from zindex.kernels.packing import SPLIT, FitRules, count_samples
 from zindex.plan.build_plan import SourceFacts, count_epochs
-from zindex.plan.packing import PackingPlan, PackingRules
+from zindex.plan.packing import PackingPlan, PackingRules, count_packed
 from zindex.store.commit import canonical_json, parse_json
 
 DIGEST = "0123456789abcdef" * 4
@@ -119,3 +120,18 @@ def test_estimates_suppose_no_padding() -> None:
 def test_wrong_values(values: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         make_plan(**values)
+
+
+@given(st.lists(st.integers(1, 200), max_size=300), st.integers(1, 90), st.integers(1, 12))
+def test_as_many_sequences_as_a_build_packs(
+    lengths: list[int], sequence_length: int, max_samples: int
+) -> None:
+    documents = np.array(lengths, np.int64)
+    expected, _, _ = count_samples(documents, FitRules(sequence_length, 0, max_samples, SPLIT))
+    assert count_packed(documents, sequence_length, max_samples) == expected
+
+
+def test_lengths_of_one_kind_are_packed_together() -> None:
+    lengths = np.repeat(np.arange(1, 400), 100)
+    expected, _, _ = count_samples(lengths, FitRules(512, 0, 7, SPLIT))
+    assert count_packed(lengths, 512, 7) == expected

@@ -60,7 +60,7 @@ def test_a_tokenizer_of_zindex(tmp_path: Path, spm_rate: float) -> None:
     text = "def f(x):\n    return xü"
     for number in range(10):
         draws = RandomStream(np.array([number, 1], np.uint64))
-        filled = filler._permute(np.array(tokenizer.tokenize(text)), 1.0, draws)
+        filled = filler.permute(np.array(tokenizer.tokenize(text)), 1.0, draws)
         read = tokenizer._tokenizer.tokenizer.decode(filled.tolist(), skip_special_tokens=False)
         assert read.startswith("<|im_start|>")
         body, middle = read.removeprefix("<|im_start|>").split("<|im_end|>")

@@ -2,7 +2,9 @@
 
 import io
 import json
+import struct
 import tarfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,3 +104,40 @@ def read_all(files: Any) -> list[dict[str, Any]]:
 def plain(samples: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return samples without the name of their file."""
     return [{key: value for key, value in sample.items() if key != "__url__"} for sample in samples]
+
+
+def bgzip(content: bytes, size: int = 1 << 12, *, end: bool = True) -> tuple[bytes, bytes]:
+    """Return content as bgzip writes it, in blocks of a size, and its index."""
+    blocks, entries, at = [], [], 0
+    for start in range(0, len(content), size):
+        part = content[start : start + size]
+        if start:
+            entries.append(struct.pack("<QQ", at, start))
+        blocks.append(_block(part))
+        at += len(blocks[-1])
+    blocks += [_block(b"")] * end
+    return b"".join(blocks), struct.pack("<Q", len(entries)) + b"".join(entries)
+
+
+def _block(content: bytes) -> bytes:
+    stream = zlib.compressobj(6, zlib.DEFLATED, -15)
+    packed = stream.compress(content) + stream.flush()
+    size = struct.pack("<H", len(packed) + 25)
+    ends = struct.pack("<II", zlib.crc32(content), len(content))
+    return b"\x1f\x8b\x08\x04\0\0\0\0\0\xff\6\0BC\2\0" + size + packed + ends
+
+
+def seekable_zstd(content: bytes, size: int = 1 << 12, *, checksums: bool = True) -> bytes:
+    """Return content in frames of a size, with a table of them; checksums are in the table only."""
+    import zstandard
+
+    frames, entries = [], b""
+    summing = zstandard.ZstdCompressor(write_checksum=True)
+    for start in range(0, len(content), size):
+        part = content[start : start + size]
+        frames.append(zstandard.ZstdCompressor().compress(part))
+        entries += struct.pack("<II", len(frames[-1]), len(part))
+        entries += summing.compress(part)[-4:] if checksums else b""
+    foot = struct.pack("<IBI", len(frames), 0x80 * checksums, 0x8F92EAB1)
+    head = struct.pack("<II", 0x184D2A5E, len(entries) + len(foot))
+    return b"".join([*frames, head, entries, foot])

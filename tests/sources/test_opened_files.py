@@ -14,7 +14,7 @@ from zindex.io.request_threads import DaemonPool
 from zindex.sources import opened_files, tar_members
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import look_up_all, open_files
-from zindex.sources.sample_files import PartFiles
+from zindex.sources.part_files import PartFiles
 from zindex.sources.tar_files import TarFiles
 
 ROWS = [{"key": f"{number:04d}", "caption": f"caption {number}"} for number in range(30)]

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import random
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -290,3 +291,45 @@ def test_urls_parts_and_fingerprint(tmp_path: Path) -> None:
     assert files.fingerprint() != TarFiles(tmp_path, part_nbytes=3000).fingerprint()
     with_names = TarFiles("", include_dirs=f"{tmp_path}*2", part_nbytes=3000, meta_names=["a"])
     assert files.fingerprint() != with_names.fingerprint()
+
+
+ODD_NAMES = (
+    *(
+        "a.txt",
+        "a.TXT",
+        "a.b.txt",
+        "d/a.txt",
+        "d.e/a.txt",
+        "__m__/a.x",
+        "./a.txt",
+        "a",
+        "a.",
+        "b.x",
+    ),
+    *(
+        "a.__key__",
+        "_a.id",
+        "ü.txt",
+        "d//a.txt",
+        "a.json",
+        "a b.txt",
+        "a.ü",
+        "a.-",
+        "é/b.x",
+        "-/a.x",
+    ),
+)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_plain_samples_are_those_of_any_others(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    names = [rng.choice(ODD_NAMES) for _ in range(12)]
+    members = [(name, name.encode() * rng.randint(0, 200)) for name in names]
+    path = write_tar(tmp_path / "a.tar", members, form=rng.choice([0, 1, 2]))
+    files, in_order = (TarFiles(path, on_damage="skip") for _ in range(2))
+    found = files.find_samples()
+    assert found is not None
+    samples = list(files.parse_samples(files.read_samples([(0, found.num_samples)])))
+    assert samples == read_all(in_order)
+    assert files.num_skipped == in_order.num_skipped

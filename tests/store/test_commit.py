@@ -48,6 +48,7 @@ from zindex.store.open import open_store
 from zindex.store.shard import Receipt, encode_shard
 from zindex.store.shard_files import find_receipt, store_all_shards, store_shard, write_shard
 from zindex.store.zarr_array import open_array
+from zindex.version import VERSION
 
 # Newer Pythons warn of any fork beside threads; that readers and builders bear it is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -204,7 +205,10 @@ def test_chunks_of_an_array_of_one_shard_are_hardly_padded(root: Path) -> None:
     np.testing.assert_array_equal(open_store(root)["one"], values)
 
 
-def test_bytes_on_the_grid_of_an_earlier_version_are_frozen(root: Path) -> None:
+def test_bytes_on_the_grid_of_an_earlier_version_are_frozen(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "COMMON_ATTRIBUTES", {})
     arrays = {ONE: count_up(5), TWO: count_up(20, dtype="int64", num_columns=2)}
     grid = PaddedGrid(8, 16)
     plan = begin_store(replace(plan_arrays(root, arrays, grid), grid=grid))
@@ -426,6 +430,18 @@ def test_a_commit_beside_other_bytes_is_refused(root: Path, key: str) -> None:
     assert (root / key).read_bytes() == b"{}"
 
 
+def test_attributes_of_the_first_commit_stay(root: Path) -> None:
+    """Builders of two versions, or with two names of one source, finish together."""
+    plan = plan_arrays(root, ARRAYS)
+    begin_store(plan)
+    receipts = write_all(plan)
+    commit_store(plan, receipts, {"made_by": "zindex 0.0.1", "sources": ["a"]})
+    content = (root / "zarr.json").read_bytes()
+    commit_store(plan, receipts)
+    assert (root / "zarr.json").read_bytes() == content
+    assert open_store(root).attributes["made_by"] == "zindex 0.0.1"
+
+
 def test_facts_of_a_commit(root: Path) -> None:
     plan = plan_arrays(root, ARRAYS)
     begin_store(plan)
@@ -433,6 +449,7 @@ def test_facts_of_a_commit(root: Path) -> None:
     commit_store(plan, receipts, {"num_samples": 7})
     facts = read_root(root)
     assert facts["num_samples"] == 7
+    assert facts["made_by"] == f"zindex {VERSION}"
     assert facts["spec"] == plan.spec
     manifest = json.loads((root / "_zindex" / "manifest.json").read_text())
     assert manifest == {

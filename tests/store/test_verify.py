@@ -78,12 +78,12 @@ def test_concurrent_reads_are_limited(root: Path, monkeypatch: pytest.MonkeyPatc
     whole = threading.Event()
     check = verify.check_shard
 
-    def slowly(place: Path, layout: Any, shard: int, committed: Any) -> Any:
+    def slowly(place: Path, layout: Any, shard: int, committed: Any, **own: Any) -> Any:
         begun.append(shard)
         if len(begun) == verify._NUM_PENDING:
             whole.set()
         assert shard or whole.wait(60)
-        return check(place, layout, shard, committed)
+        return check(place, layout, shard, committed, **own)
 
     def look(num_shards: int) -> None:
         looks.append(len(begun))
@@ -98,7 +98,7 @@ def test_concurrent_reads_are_limited(root: Path, monkeypatch: pytest.MonkeyPatc
 def test_an_error_cancels_the_pending_shards(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_arrays(root, {ONE: count_up(600)})
 
-    def fail(place: Path, layout: Any, shard: int, committed: Any) -> Any:
+    def fail(place: Path, layout: Any, shard: int, committed: Any, **own: Any) -> Any:
         begun.append(shard)
         raise StoreUnavailableError("gone")
 

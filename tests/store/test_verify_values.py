@@ -11,8 +11,12 @@ from tests.cli import commands
 from tests.ingest.records.sources import ListFiles
 from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.ingest.records.import_records import import_records
+from zindex.store import verify_values
+from zindex.store.layout import ChunkGrid
 from zindex.store.tokenizer_note import NOTE_KEY, TokenizerNote, write_note
 from zindex.store.verify import verify_store
 
@@ -56,6 +60,42 @@ def test_ids_are_checked_against_the_vocabulary(tmp_path: Path) -> None:
     write_note(store.root, TokenizerNote("another", 200), {})
     [found] = verify_store(store.root).invalid
     assert "must be from 0 to 199, got 258 in record 0 of" in found.problem
+
+
+def test_values_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chunks that are verified are the ones whose values are checked."""
+    rows: list[dict[str, Any]] = [
+        {"__key__": str(i), "sequence": np.arange(i % 7, dtype=np.int32)} for i in range(999)
+    ]
+    settings: Any = {
+        "dtypes": {"sequence": "int32"},
+        "grid": ChunkGrid(chunk_length=256, shard_length=1024),
+        "num_processes": 1,
+    }
+    sound = import_records(ListFiles({"a.jsonl": [rows]}), tmp_path / "sound", **settings)
+    rows[700]["sequence"] = np.array([3, -1, -2], np.int32)
+    rows[900]["sequence"] = np.array([-3], np.int32)
+    wrong = import_records(ListFiles({"a.jsonl": [rows]}), tmp_path / "wrong", **settings)
+    [found] = verify_store(wrong.root).invalid
+    assert "got -1 in record 700 of" in found.problem
+
+    def refuse(*arguments: object, **settings: object) -> None:
+        raise AssertionError("a sound store was opened again")
+
+    monkeypatch.setattr(verify_values, "open_store", refuse)
+    assert verify_store(sound.root).is_sound
+
+
+def test_keys_of_own_kinds_are_checked(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    schema = RecordSchema("own", [Field("query", axes="query"), Field("score", values="floats")])
+    source = write_jsonl(tmp_path / "in.jsonl", [{"query": "abc", "score": 1}])
+    store = tokenize(source, tmp_path / "s", schema, tokenizer=tmp_path / "tokenizer")
+    assert verify_store(store.root).is_sound
+    (tmp_path / "s" / NOTE_KEY).unlink()
+    write_note(store.root, TokenizerNote("another", 200), {})
+    [found] = verify_store(store.root).invalid
+    assert "token ids of 'query' must be from 0 to 199, got 258 in record 0 of" in found.problem
 
 
 def test_other_records_may_hold_any_numbers(tmp_path: Path) -> None:

@@ -1,19 +1,26 @@
 """The loader of streams: epochs, states of delivered batches, any collate function."""
 
 import json
+import multiprocessing
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.utils.data import default_collate
 
 import zindex
 from tests.streaming.test_iterations import ids, make
 from tests.streaming.tiny_sources import Items
-from zindex.errors import ConfigError, StateMismatchError
-from zindex.streaming import MergedDataset, StreamLoader, to_state
+from zindex.errors import ConfigError, SourceError, StateMismatchError
+from zindex.streaming import (
+    JsonlIterableDataset,
+    MergedDataset,
+    StreamLoader,
+    to_state,
+)
 
 
 def batches_of(loader: StreamLoader, num_batches: int | None = None) -> list[Any]:
@@ -182,3 +189,52 @@ def test_percents_may_be_set_before_the_first_batch(tmp_path: Path) -> None:
     assert loader.state_dict() == {}
     next(iter(loader))
     assert loader.state_dict()["percents"] == [[0, 0, {"files": 0.001}]]
+
+
+def texts_of(folder: Path, names: str) -> MergedDataset:
+    files: Any = JsonlIterableDataset([folder / f"{name}.jsonl" for name in names])
+    files.name, files.percent = "texts", 1
+    return MergedDataset([files], cyclic=False)
+
+
+def resume_as(rank: int, folder: Path, listed: str) -> None:
+    """Be one of two ranks, and write down what two epochs have."""
+    dist.init_process_group("gloo", f"file://{folder / 'ranks'}", rank=rank, world_size=2)
+    state = json.loads((folder / "state.json").read_text())
+    try:
+        loader = zindex.stream_loader(texts_of(folder, listed), 1, state=state)
+        found = [[batch[0]["id"] for batch in loader] for _ in range(2)]
+    except SourceError as error:
+        found = [[str(error)], []]
+    (folder / f"{rank}.out").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("listed", ["abc", "b"])
+def test_ranks_agree_on_the_files_of_the_first_one(tmp_path: Path, listed: str) -> None:
+    for name in "abc":
+        rows = (json.dumps({"id": f"{name}{number}"}) for number in range(30))
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    loader = zindex.stream_loader(texts_of(tmp_path, "b"), 1)
+    first = [batch[0]["id"] for batch in islice(loader, 10)]
+    (tmp_path / "state.json").write_text(json.dumps(loader.gather_state()))
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=resume_as, args=(rank, tmp_path, names))
+        for rank, names in enumerate(["bc", listed])
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+        assert rank.exitcode == 0
+    left, following = zip(
+        *(json.loads((tmp_path / f"{rank}.out").read_text()) for rank in range(2)), strict=True
+    )
+    if listed == "b":
+        assert left[0] == left[1]
+        assert "of rank 0, but on rank 1 of 'texts', c.jsonl is missing; wait until" in left[0][0]
+    else:
+        assert sorted(first + left[0] + left[1]) == sorted(f"b{number}" for number in range(30))
+        both = sorted(f"{name}{number}" for name in "bc" for number in range(30))
+        assert sorted(following[0] + following[1]) == both

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from zindex.errors import SourceError
+from zindex.formats.keyed.schema_presets import DPO, SFT
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.conversations import ConversationParser
 from zindex.text.record_json import find_json_texts, read_keys
+from zindex.text.record_recipe import recipe_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALLS = (
@@ -103,7 +105,8 @@ def test_what_is_decoded_is_named() -> None:
 
 def test_fields_that_nothing_reads() -> None:
     row = {"messages": [], "score": 1, "empty": "", "chosen": "a", "__key__": "0"}
-    assert ConversationParser().find_unread(row, "sft") == ["score", "chosen"]
-    assert ConversationParser().find_unread(row, "dpo") == ["score"]
+    sft, dpo = (recipe_of(schema).parts for schema in (SFT, DPO))
+    assert ConversationParser().find_unread(row, sft) == ["score", "chosen"]
+    assert ConversationParser().find_unread(row, dpo) == ["score"]
     named = ConversationParser({"text": "score"})
-    assert named.find_unread(row, "sft") == ["chosen"]
+    assert named.find_unread(row, sft) == ["chosen"]

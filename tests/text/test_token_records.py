@@ -132,8 +132,8 @@ def test_a_dialogue_takes_precedence_over_its_text() -> None:
     assert read_ids(record["sequence"]) == "qa<eod>"
     [record] = make([row], "seq", template=PLAIN, end_id=END)
     assert read_ids(record["sequence"]) == "as text<eod>"
-    records = open_records([[row]], "sft", template=PLAIN, end_id=END)
-    records.parser = ConversationParser({"text": "text"})
+    parser = ConversationParser({"text": "text"})
+    records = open_records([[row]], "sft", template=PLAIN, end_id=END, parser=parser)
     assert read_ids(next(records.read_part(0))["sequence"]) == "as text<eod>"
 
 
@@ -373,7 +373,7 @@ def test_missing_templates_and_ends() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train_type": "ppo"}, "train_type must be one of seq, sft, dpo, grpo, got 'ppo'"),
+        ({"train_type": "ppo"}, "train_type must be one of seq, sft, dpo, grpo, kto, "),
         ({"keep": "middle"}, "keep (--keep) must be one of start, end, got 'middle'"),
         ({"position_ids": "x"}, "position_ids must be one of doc_reset, none, got 'x'"),
         ({"special_in_text": "x"}, "special_in_text must be one of parse, refuse, got 'x'"),

@@ -33,7 +33,7 @@ from zindex.cli.answers import (
 from zindex.cli.cluster import adapt_options, cluster, cluster_options, open_client
 from zindex.cli.convert import convert, convert_cache, count, export, import_command, merge
 from zindex.cli.dedup import dedup_command
-from zindex.cli.edit import collect, edit, forget_command
+from zindex.cli.edit import collect, compact_command, edit, forget_command
 from zindex.cli.errors import describe_refusal, name_options
 from zindex.cli.measure import bench, lengths
 from zindex.cli.tokenize import tokenize_command
@@ -111,8 +111,9 @@ class _EchoHandler(logging.Handler):
     """Writes log records to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
-        click.echo(self.format(record), err=True)
+        """Write one record, with options as they are typed."""
+        text, context = self.format(record), click.get_current_context(silent=True)
+        click.echo(text if context is None else name_options(text, context.command), err=True)
 
 
 @click.group(name="zindex", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -314,17 +315,18 @@ def _check_new_file(path: str) -> None:
 def verify(paths: tuple[str, ...], key: str | None) -> tuple[dict[str, Any], str, int]:
     """Verify every byte of stores against checksums.
 
-    PATH is a store, a directory of stores, or a RUN.yaml for all indices and blends of the run.
-    Prints one line per damaged file and exits with 1 if there are any.
+    PATH is a store, a growing store, a directory of stores, or a RUN.yaml for all indices and
+    blends of the run. Prints one line per damaged file and exits with 1 if there are any.
     """
     from zindex.execution.progress import open_progress
     from zindex.inspection.tables.store_lines import describe_reports
-    from zindex.maintenance.repairs.named_stores import find_stores
+    from zindex.keyed.growing.inspection import find_all, verify_growing
     from zindex.store.verify import verify_store
 
-    reports, lines = [], []
+    growing, stores = find_all(paths)
+    reports, lines = [*map(verify_growing, growing)], list[str]()
     with open_progress(True) as shown:
-        for named in [store for path in paths for store in find_stores(path)]:
+        for named in stores:
             if named.is_begun:
                 with shown.step(named.root.name, named.num_shards) as advance:
                     reports.append(verify_store(named.root, key=key, advance=advance))
@@ -466,5 +468,6 @@ _ANSWERS = (
     *(diff_command, find_command, info_command, ls_command, report_command, show_command),
     trace_command,
 )
-for _command in (*_FILES, *_ANSWERS, bench, cluster, collect, edit, forget_command, lengths):
+_EDITS = collect, compact_command, edit, forget_command
+for _command in (*_FILES, *_ANSWERS, *_EDITS, bench, cluster, lengths):
     main.add_command(_command)

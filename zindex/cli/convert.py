@@ -308,7 +308,8 @@ def import_command(
 @options.choice(
     "--to",
     ["bin", "zarr"],
-    help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources]",
+    help="Write a .bin/.idx pair or a Zarr store. [default: the format of the sources, or a store "
+    "if TARGET ends with .zarr]",
 )
 @options.value(
     "--multimodal/--no-multimodal",
@@ -381,7 +382,7 @@ def convert_cache(folder: str, index: str, **settings: Any) -> tuple[dict[str, A
     """Convert Megatron Core's .npy caches to indices.
 
     CACHE is Megatron's data cache path, INDEX the folder of the indices, such as the same one. Each
-    index is computed again and compared with the cache. Caches of blends, BERT and T5 stay.
+    index is computed again and compared with the cache.
     """
     from zindex.maintenance.convert_cache import convert_cache as run
 

@@ -104,28 +104,86 @@ def forget_command(run_file: str, ids_file: str, **settings: Any) -> tuple[dict[
     return found.to_json(), "\n".join(found.to_lines())
 
 
+def _read_state(path: str) -> dict[str, Any]:
+    """Return a loader's state from a JSON file."""
+    from zindex.io import files
+    from zindex.io.objects import place_of
+    from zindex.store.commit import parse_json
+
+    return parse_json(files.read_file(place_of(path)), path)
+
+
+@click.command("compact")
+@click.argument("store", metavar="STORE")
+@options.value("--every", type=float, metavar="SECONDS", help="Repeat it, until interrupted.")
+@options.value(
+    "--keep-versions",
+    type=int,
+    metavar="N",
+    help="First evict the records of all but the newest N policy versions.",
+)
+@options.summary()
+def compact_command(
+    store: str, every: float | None, keep_versions: int | None
+) -> tuple[dict[str, Any], str]:
+    """Compact a growing store.
+
+    Moves the records of small generations to larger Zarr stores. Readers and writers may continue
+    meanwhile, and states stay valid.
+    """
+    import time
+
+    from zindex.inspection.tables.formatting import count_noun
+    from zindex.keyed.growing.compaction import compact
+    from zindex.keyed.growing.eviction import evict
+
+    while True:
+        evicted = None if keep_versions is None else evict(store, keep_versions=keep_versions)
+        facts = {"num_compactions": compact(store), "eviction": evicted or None}
+        text = f"{count_noun(facts['num_compactions'] or 0, 'store')} written in {store}"
+        if every is None:
+            return facts, text
+        click.echo(text, err=True)
+        time.sleep(every)
+
+
 @click.command("gc")
 @click.argument("folder", metavar="FOLDER")
 @options.repeatable(
     "--run", "runs", metavar="RUN.yaml", help="All runs that use FOLDER; their stores are kept."
 )
 @options.value("--hours", type=float, default=24.0, help="Minimum age of listed files.")
+@options.repeatable(
+    "--state",
+    "states",
+    metavar="STATE.json",
+    help="States of single generations of a growing store; their records are kept.",
+)
 @options.flag("--remove", "Remove the listed files.")
 @options.summary()
 def collect(
-    folder: str, runs: tuple[str, ...], hours: float, remove: bool
+    folder: str, runs: tuple[str, ...], hours: float, states: tuple[str, ...], remove: bool
 ) -> tuple[dict[str, Any], str]:
     """List or remove unused files of a folder of stores.
 
     Unused files are temporary files of killed writers, unfinished builds and, with --run, finished
-    stores that none of the given runs uses.
+    stores that none of the given runs uses. FOLDER may also be a growing store, in which they are
+    compacted files, and evicted generations that no reader can reach.
     """
     from zindex.inspection.tables.formatting import format_nbytes
+    from zindex.keyed.growing.eviction import find_unused, remove_unused
+    from zindex.keyed.growing.growing_log import is_growing
     from zindex.maintenance.garbage import find_garbage, remove_garbage
 
-    found = find_garbage(folder, runs, hours=hours)
-    if remove:
-        found = remove_garbage(found)
+    found: list[Any]
+    if is_growing(folder):
+        found = find_unused(folder, states=[_read_state(path) for path in states], hours=hours)
+        if remove:
+            remove_unused(found)
+    else:
+        found = list(find_garbage(folder, runs, hours=hours))
+        if remove:
+            found = remove_garbage(found)
     facts = [
         {"path": str(item.path), "reason": item.reason, "nbytes": item.nbytes} for item in found
     ]

@@ -134,6 +134,12 @@ def _load_object(text: str) -> Any:
     metavar="FILE",
     help="tokenizer.json for text that CONFIG.yaml does not tokenise.",
 )
+@options.parsed(
+    "--max-tokens",
+    parse=partial(options.parse_lengths, example="8192,16384"),
+    metavar="N,N",
+    help="For a store: token budgets of batches whose padding to compare, with --ranks.",
+)
 @options.value("--ranks", "num_ranks", type=click.IntRange(1), default=1)
 @options.value("--workers", type=click.IntRange(0), default=1, help="Loader workers of each rank.")
 @options.parsed(
@@ -152,6 +158,8 @@ def lengths(
     /,
     config: str,
     by: str | None,
+    max_tokens: list[int] | None,
+    num_ranks: int,
     variables: dict[str, Any],
     objects: dict[str, Any],
     imports: tuple[str, ...],
@@ -167,17 +175,20 @@ def lengths(
 
     CONFIG.yaml describes a MergedDataset or a single dataset, whose samples are counted to
     recommend settings. Of a keyed or record STORE, prints the lengths of each field, the shares of
-    target tokens, the rewards, and the records of each source. Only the figure is written.
+    target tokens, the rewards, and the records of each source; with --max-tokens also the batches
+    of each budget, their padding, and the share of time that ranks wait. Only the figure is
+    written.
     """
     from zindex.ingest.length_source import is_store
 
     if is_store(config):
-        own = ("config", "by", "figure", "as_json")
+        own = ["config", "by", "figure", "as_json", "max_tokens"] + ["num_ranks"] * bool(max_tokens)
         others = [each.name or "" for each in context.command.params if each.name not in own]
         options.refuse(context, others, f"must come with a CONFIG.yaml, {config} is a store")
-        return _measure_store(config, by, figure)
-    if by is not None:
-        raise ConfigError(f"--by must come with a store of records, {config} is none")
+        return _measure_store(config, by, figure, max_tokens, num_ranks)
+    for flag, given in (("--by", by), ("--max-tokens", max_tokens)):
+        if given is not None:
+            raise ConfigError(f"{flag} must come with a store of records, {config} is none")
     if not Path(config).is_file():
         raise ConfigError(
             f"lengths are those of a CONFIG.yaml or of a store, {config} is neither; check the path"
@@ -199,6 +210,7 @@ def lengths(
         client=client,
         num_processes=num_processes,
         num_workers=max(1, workers),
+        num_ranks=num_ranks,
         **settings,
     )
     if figure is not None:
@@ -206,12 +218,23 @@ def lengths(
     return report.to_json(), report.to_text()
 
 
-def _measure_store(path: str, by: str | None, figure: str | None) -> tuple[dict[str, Any], str]:
+def _measure_store(
+    path: str, by: str | None, figure: str | None, max_tokens: list[int] | None, num_ranks: int
+) -> tuple[dict[str, Any], str]:
     """Return the statistics of a store of records, and plot them."""
     from zindex.inspection.answers.record_statistics import measure_records
-    from zindex.inspection.tables.record_report import draw_records, record_lines
+    from zindex.inspection.tables.record_report import batch_lines, draw_records, record_lines
 
     found = measure_records(path, by=by)
+    facts, lines = found.to_json(), record_lines(found)
+    if max_tokens is not None:
+        if find_spec("torch") is None:
+            raise ConfigError("--max-tokens needs torch, which is not installed; install it")
+        from zindex.inspection.answers.batch_choices import measure_batches
+
+        choices = measure_batches(path, max_tokens, num_ranks=num_ranks)
+        facts["batches"] = [item.to_json() for item in choices]
+        lines += ["", *batch_lines(choices, num_ranks)]
     if figure is not None:
         draw_records(found, figure)
-    return found.to_json(), "\n".join(record_lines(found))
+    return facts, "\n".join(lines)

@@ -14,11 +14,23 @@ _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
 _RECORD_NAMES = (
     *("roles", "chat_template", "template_variables", "date", "train_on", "turns", "max_length"),
     *("max_prompt", "max_answer", "keep", "on_long", "dry_run", "check", "media", "position_ids"),
-    *("special_in_text", "unread_fields", "chunk_nbytes", "shard_nbytes"),
+    *("special_in_text", "unread_fields", "step_separator", "chunk_nbytes", "shard_nbytes"),
 )
+# The kinds of records of `zindex.formats.keyed.schema_presets`, which takes long to import.
+_KINDS = ("seq", "sft", "dpo", "grpo", "kto", "reward", "prm", "prompts", "distill")
 
 # Options of writing alone.
 _STORE_NAMES = ("keep_tokenizer", "restart", "grid", "client", "num_processes", "progress")
+
+
+class _Kind(click.Choice[str]):
+    """The name of a kind of records, or the YAML file of a schema."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a name, or the path of a file."""
+        if str(value).endswith((".yaml", ".yml")):
+            return value
+        return super().convert(value, param, ctx)
 
 
 def _parse_token(text: str, flag: str) -> bool | int | str:
@@ -85,12 +97,12 @@ _token_options = options.join(
     options.value(
         "--max-prompt",
         type=click.IntRange(1),
-        help="For dpo and grpo: truncate longer prompts, which keep their end.",
+        help="For kinds with a prompt: truncate longer prompts, which keep their end.",
     ),
     options.value(
         "--max-answer",
         type=click.IntRange(1),
-        help="For dpo and grpo: truncate longer answers, which keep their start.",
+        help="For kinds with a prompt: truncate longer answers, which keep their start.",
     ),
     options.first_choice("--keep", ["start", "end"], "Which end of a truncated sequence to keep."),
     options.first_choice(
@@ -135,6 +147,12 @@ _token_options = options.join(
         ["report", "refuse"],
         "Whether records with fields that nothing reads are counted or count as damage.",
     ),
+)
+_step_option = options.parsed(
+    "--step-separator",
+    parse=lambda text, flag: text.replace("\\n", "\n").replace("\\t", "\t"),
+    metavar="TEXT",
+    help="For prm: text after each step, whose last token is labelled. [default: \\n]",
 )
 _media_option = options.mapping(
     "--media",
@@ -203,14 +221,17 @@ _work_options = options.join(
 @options.value(
     "--for",
     "train_type",
-    type=click.Choice(["seq", "sft", "dpo", "grpo", "pretrain"]),
+    type=_Kind([*_KINDS, "pretrain"]),
     required=True,
-    help="Type of training data: documents (seq), conversations (sft), preference pairs (dpo), "
-    "groups of answers (grpo), or a corpus (pretrain).",
+    help="Kind of records: documents (seq), conversations (sft), preference pairs (dpo), groups of "
+    "answers (grpo), answers with a label (kto), pairs with a margin (reward), steps with labels "
+    "(prm), prompts alone (prompts), a teacher's most probable tokens (distill); the YAML file of "
+    "a schema; or a corpus (pretrain).",
 )
 @_tokenizer_options
 @_text_options
 @_token_options
+@_step_option
 @_media_option
 @_corpus_options
 @_work_options
@@ -277,7 +298,7 @@ def _make_store(
     counts = {item["name"]: item["num_values"] for item in store.spec["fields"]}
     facts = {
         **options.describe_records(store),
-        "train_type": train_type,
+        "train_type": store.spec["import"]["train_type"],
         "num_untrained": store.attributes.get("num_untrained", 0),
         **{name: store.attributes[name] for name in _COSTS if name in store.attributes},
         "num_unread": count_notes(store, UNREAD),
@@ -286,7 +307,7 @@ def _make_store(
     }
     values = ", ".join(f"{count:,} in {name}" for name, count in facts["num_values"].items())
     return facts, (
-        f"{facts['store']}: {facts['num_records']:,} records for {train_type}, values: "
+        f"{facts['store']}: {facts['num_records']:,} records for {facts['train_type']}, values: "
         f"{values or 'none'}{_describe_costs(facts)}"
         f"{options.describe_skipped(facts['num_skipped'])}"
     )

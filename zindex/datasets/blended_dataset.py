@@ -6,30 +6,37 @@
 import logging
 import math
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blend_requests import positive_weights
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
+from zindex.datasets.cache_paths import CachePath
 from zindex.datasets.megatron_dataset import Identified, MegatronDataset
 from zindex.datasets.sample_dataset import (
     IndexArray,
     IndexedSampleDataset,
     as_given,
+    has_fewer,
     overrides,
 )
 from zindex.datasets.utils import Split, log_single_rank
 from zindex.errors import ConfigError, PlanError
+from zindex.formats.megatron_cache import BLEND_ARRAYS
 from zindex.indexing import blend_arrays
 from zindex.indexing.ensure import BuildRequest
-from zindex.indexing.store_computed import store_computed
+from zindex.indexing.store_computed import is_worth_opening, store_computed
+from zindex.maintenance.cache_checks import check_blend
+from zindex.maintenance.megatron_caches import MegatronCache, list_caches
 from zindex.plan.blend_plan import BlendPlan
 from zindex.samples.batch import (
     BatchRequest,
+    Sample,
     SampleBatch,
     batch_of_items,
     find_spans,
@@ -84,10 +91,16 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         If another rank has not built the index in time.
     """
 
+    #: Samples that the blend draws of each dataset, according to Megatron Core's cache.
+    _drawn: Int64Array
+
     #: Shape (samples,), int16 or int32: the dataset at each position.
     dataset_index = IndexArray()
     #: Shape (samples,), int32 or int64: the sample of that dataset at each position.
     dataset_sample_index = IndexArray()
+
+    path_to_dataset_index = CachePath()
+    path_to_dataset_sample_index = CachePath()
 
     def __init__(
         self,
@@ -106,12 +119,21 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         self.plan = plan_blend(kept, self.size, self.split, config)
         self.weights = kept if self.size is None else self.plan.weights.tolist()
         members = [item.unique_identifiers for item in self.datasets]
-        facts = {"datasets": members, "split": self.split.name}
-        self._identify(facts | {"weights": self.weights, "size": self.size}, config.order)
+        self.unique_identifiers = self.identify(
+            members, self.weights, self.size, self.split, config.order
+        )
         if len(self.datasets) == 1:
             text = f"a blend of {self._path_of(0)} alone is made"
             log_single_rank(logger, logging.WARNING, text)
         self._request_index()
+
+    @classmethod
+    def identify(
+        cls, members: Sequence[Any], weights: list[Any], size: int | None, split: Split, order: str
+    ) -> OrderedDict[str, Any]:
+        """Return the ``unique_identifiers`` of a blend, from those of its datasets."""
+        facts = {"datasets": members, "split": split.name, "weights": weights, "size": size}
+        return cls._identify(facts, order)
 
     def _check_datasets(self, num_weights: int) -> None:
         """Check that the datasets can be blended."""
@@ -195,17 +217,23 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         sample = None if idx is None else int(arrays.dataset_sample_index[position])
         item: dict[str, Any] = self.datasets[dataset_id][sample]
         # First, replacing the member's own.
-        return type(item)({"dataset_id": dataset_id} | item | {"dataset_id": dataset_id})
+        kind = Sample if isinstance(item, Sample) else type(item)  # not a deferred one
+        return kind({"dataset_id": dataset_id} | item | {"dataset_id": dataset_id})
 
     def _read_batch(self, positions: Int64Array, is_padding: BoolArray) -> SampleBatch:
         """Return the samples at positions, read together unless a dataset overrides items."""
-        dataset_ids, samples = read_draws(self._open_arrays(), positions)
-        make = self._find_maker(dataset_ids)
+        request = self._request(positions, is_padding)
+        make = self._find_maker(request.which)
         if make is None:
             return batch_of_items(self, as_given(positions, is_padding))
+        return make(request)
+
+    def _request(self, positions: Int64Array, is_padding: BoolArray) -> BatchRequest:
+        """Return the request for samples of the datasets."""
+        dataset_ids, samples = read_draws(self._open_arrays(), positions)
         samples = np.where(is_padding, 0, samples.astype(np.int64))
         which = dataset_ids.astype(np.int64)
-        return make(BatchRequest(self.datasets, which, samples, is_padding, dataset_ids))
+        return BatchRequest(self.datasets, which, samples, is_padding, dataset_ids)
 
     def _find_maker(self, dataset_ids: AnyArray) -> Callable[..., SampleBatch] | None:
         """Return the function that reads items together; None if a dataset overrides it."""
@@ -242,7 +270,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
             most = plan.counts
         else:  # a dataset is drawn only below its share, so its count exceeds it by at most 1
             most = np.floor(plan.weights * plan.num_samples + 1.001)
-        if (most > [len(dataset) for dataset in self.datasets]).any():
+        if any(map(has_fewer, self.datasets, most.tolist())):
             self._arrays = self._compute_arrays()
 
     def _compute_arrays(self) -> blend_arrays.BlendArrays:
@@ -257,6 +285,28 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         if self._is_stored and self._rank == 0:
             store_computed(self.plan, self.config.path_to_cache or "", arrays)
         return arrays
+
+    def _find_cache(self) -> MegatronCache | Literal[False]:
+        """Return Megatron Core's cache, if it is worth it and sound."""
+        plan, folder = self.plan, self.config.path_to_cache
+        if plan.order != "megatron" or not folder or not is_worth_opening(plan):
+            return False
+        # The description of thousands of datasets takes longer to write.
+        if not list_caches(folder, f"{type(self).__name__}-{self.split.name}"):
+            return False
+
+        def check(arrays: list[AnyArray]) -> None:
+            self._drawn = check_blend(plan, arrays[0], arrays[1])
+
+        cache = self._name_cache(folder, self.split.name, BLEND_ARRAYS)
+        if not cache.is_sound(self.unique_description, plan.store_plan(folder), check):
+            return False
+        self._checked(self._read_cache(cache.open()))
+        return cache
+
+    def _read_cache(self, arrays: list[AnyArray]) -> blend_arrays.BlendArrays:
+        """Return the arrays of a cache as those of the index."""
+        return blend_arrays.BlendArrays(arrays[0], arrays[1], self._drawn)
 
     def _build_indices(self) -> tuple[AnyArray, AnyArray]:
         """Return the dataset and the sample at each position; a subclass may override it.
@@ -301,14 +351,15 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
 
     def _checked(self, arrays: blend_arrays.BlendArrays) -> blend_arrays.BlendArrays:
         """Return the arrays after checking that every dataset has enough samples."""
-        lengths = np.array([len(dataset) for dataset in self.datasets], np.int64)
-        short = np.flatnonzero(lengths < arrays.dataset_count)
+        counts = np.asarray(arrays.dataset_count)
+        short = np.flatnonzero([*map(has_fewer, self.datasets, counts.tolist())])
         if short.size:
             i = int(short[0])
             raise PlanError(
                 f"the {self.split.name} blend of {self.plan.num_samples:,} samples needs "
-                f"{int(arrays.dataset_count[i]):,} samples of {self._path_of(i)}, which has "
-                f"{int(lengths[i]):,} ({short.size} of {len(lengths)} datasets are too short); "
+                f"{int(counts[i]):,} samples of {self._path_of(i)}, which has "
+                f"{len(self.datasets[i]):,} ({short.size} of {len(counts)} datasets are too "
+                "short); "
                 "raise mid_level_dataset_surplus from "
                 f"{self.config.mid_level_dataset_surplus}{self._better_surplus(short, arrays)}, "
                 "lower its weight, or give it more epochs"

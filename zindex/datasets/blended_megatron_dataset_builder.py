@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,26 +18,26 @@ from zindex.datasets.blend_requests import (
 from zindex.datasets.blended_dataset import BlendedDataset, plan_blend
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
-from zindex.datasets.rank_agreement import describe_splits
+from zindex.datasets.rank_requests import describe_splits
 from zindex.datasets.ranks import collect, open_builds, open_step
-from zindex.datasets.utils import is_distributed, log_single_rank
+from zindex.datasets.sample_dataset import has_fewer, overrides
+from zindex.datasets.utils import Split, is_distributed, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
+from zindex.formats.megatron_cache import describe
 from zindex.indexing.ensure import BuildRequest, Builds
 from zindex.io.request_threads import map_in_threads
 from zindex.io.system_errors import reason_of
-from zindex.plan.split import split_range
+from zindex.maintenance.megatron_caches import list_caches
+from zindex.plan.blend_plan import BlendPlan
+from zindex.plan.split import Bookends, split_range
 from zindex.samples.lengths import is_stored
 from zindex.text.kept_tokenizer import check_stores
 
 logger = logging.getLogger(__name__)
 
-# Private steps of Megatron Core's builder that this one does not have.
-_OTHER_STEPS = (
-    "_build_blended_dataset_splits",
-    "_build_megatron_datasets_parallel",
-    "_build_megatron_dataset_splits",
-)
+# Megatron Core's methods that make the members of the splits, the first of them by the second.
+_MEMBER_STEPS = ("_build_megatron_datasets_parallel", "_build_megatron_dataset_splits")
 
 MidLevelDataset: TypeAlias = MegatronDataset
 TopLevelDataset: TypeAlias = BlendedDataset | MidLevelDataset
@@ -67,19 +68,8 @@ class BlendedMegatronDatasetBuilder:
     Raises
     ------
     ConfigError
-        If sizes and configuration do not match, or a subclass overrides a private step of Megatron
-        Core's builder, which would not be called.
+        If sizes and configuration do not match.
     """
-
-    def __init_subclass__(cls, **settings: Any) -> None:
-        super().__init_subclass__(**settings)
-        for name in _OTHER_STEPS:
-            if hasattr(cls, name):
-                raise ConfigError(
-                    f"{cls.__name__} overrides {name}, which is never called: the indices of all "
-                    "splits are built together; override build_generic_dataset, which makes every "
-                    "dataset, or build"
-                )
 
     def __init__(
         self,
@@ -119,15 +109,25 @@ class BlendedMegatronDatasetBuilder:
         ZindexError
             If data are missing or damaged, or another rank failed.
         """
+        return self._build_blended_dataset_splits()
+
+    def _build_blended_dataset_splits(self) -> list[SplitResult]:
+        """Return the datasets of train, valid and test; `build` calls this."""
         with open_step() as step:
             requests = request_splits(self._sizes, self.config)
             if not _is_built_here(self.is_built_on_rank):
                 step.leave()
                 return [_nothing(request) for request in requests]
-            step.agree(describe_splits(self.cls, requests, self.config))
+            if step.num_ranks > 1:
+                step.agree(describe_splits(self.cls, requests, self.config))
             with _explain(self.cls, self.config), open_builds(self.config, step) as builds:
                 self._begin_known_blends(requests, builds)
-                members = self._open_members(requests, builds)
+                kind: Any = type(self)
+                if overrides(kind, BlendedMegatronDatasetBuilder, _MEMBER_STEPS):
+                    with collect(builds):
+                        members = self._make_members(requests)
+                else:
+                    members = self._open_members(requests, builds)
                 with collect(builds):
                     datasets = [
                         None if request is None else self._assemble(request, part)
@@ -147,7 +147,22 @@ class BlendedMegatronDatasetBuilder:
                 continue
             if request.size > config.max_computed_rows:
                 plan = plan_blend(request.weights, request.size, request.split, config)
-                builds.add(BuildRequest(plan, config.path_to_cache), lambda store: None)
+                if not self._has_cache(request, plan):
+                    builds.add(BuildRequest(plan, config.path_to_cache), lambda store: None)
+
+    def _has_cache(self, request: SplitRequest, plan: BlendPlan) -> bool:
+        """Return whether there is a cache of Megatron Core's for a blend; it may not be sound."""
+        folder, split, config = self.config.path_to_cache or "", request.split, self.config
+        caches = list_caches(folder, f"{BlendedDataset.__name__}-{split.name}")
+        if not caches or not issubclass(self.cls, MegatronDataset):
+            return False
+        members = [
+            self.cls.identify(path, num_samples, split, config)
+            for path, num_samples in zip(request.paths, request.num_samples, strict=True)
+        ]
+        weights = plan.weights.tolist()
+        facts = BlendedDataset.identify(members, weights, request.size, split, config.order)
+        return any(name.startswith(describe(facts)[1]) for name in caches)
 
     def _open_members(
         self, requests: Sequence[SplitRequest | None], builds: Builds
@@ -176,6 +191,95 @@ class BlendedMegatronDatasetBuilder:
         self._check_tokenizer(members)
         return members
 
+    def _make_members(self, requests: Sequence[SplitRequest | None]) -> list[list[Any]]:
+        """Return the members of each split, made by the methods that a subclass overrides."""
+        members: list[list[Any]] = [[] for _ in requests]
+        is_shared = self.config.blend_per_split is None
+        groups = [requests] if is_shared else [[request] for request in requests]
+        for group in groups:
+            wanted = [request for request in group if request is not None]
+            if not wanted:
+                continue
+            split: list[Bookends] = [None] * len(Split)
+            sizes: list[list[int | None]] = [[0] * len(Split) for _ in wanted[0].paths]
+            for request in wanted:
+                number = request.split.value
+                split[number] = request.bookends
+                for row, size in zip(sizes, request.num_samples, strict=True):
+                    row[number] = size
+            if wanted[0].kind == "blend":
+                made = self._build_megatron_datasets_parallel(wanted[0].paths, split, sizes)
+            else:
+                rows = [
+                    self._build_megatron_dataset_splits(path, split, row)
+                    for path, row in zip(wanted[0].paths, sizes, strict=True)
+                ]
+                made = [list(column) for column in zip(*rows, strict=True)]
+            for request in wanted:
+                members[request.split.value] = made[request.split.value]
+        self._check_tokenizer(members)
+        return members
+
+    def _build_megatron_datasets_parallel(
+        self,
+        prefixes: Sequence[str | None],
+        split: Sequence[Bookends],
+        sizes_per_dataset: Sequence[Sequence[int | None]],
+    ) -> list[list[Any]]:
+        """Return the members of blends, opened in threads; a subclass may override it.
+
+        Parameters
+        ----------
+        prefixes
+            Paths of the datasets.
+        split
+            Of each split the fractions of a dataset at which it starts and stops, or None.
+        sizes_per_dataset
+            Of each dataset the number of samples of each split, None for one epoch.
+
+        Returns
+        -------
+        members
+            For each split its dataset of each path, or None.
+        """
+        requests = copy_context()  # those that are collected
+
+        def make(number: int) -> list[Any]:
+            arguments = prefixes[number], split, sizes_per_dataset[number], False
+            return requests.copy().run(self._build_megatron_dataset_splits, *arguments)
+
+        num_threads = min(self.config.num_dataset_builder_threads, len(prefixes))
+        rows = map_in_threads(num_threads, make, range(len(prefixes)))
+        return [list(column) for column in zip(*rows, strict=True)]
+
+    def _build_megatron_dataset_splits(
+        self,
+        dataset_path: str | None,
+        split: Sequence[Bookends],
+        sizes: Sequence[int | None],
+        synchronize_ranks: bool = True,
+    ) -> list[Any]:
+        """Return the datasets of one path, one for each split; a subclass may override it.
+
+        Parameters
+        ----------
+        dataset_path
+            The path; None for mock data.
+        split, sizes
+            As a row of those of `_build_megatron_datasets_parallel`.
+        synchronize_ranks
+            As of `build_generic_dataset`.
+        """
+        if not _is_built_here(self.is_built_on_rank):
+            return [None] * len(Split)
+        low_level = self.cls.build_low_level_dataset(dataset_path, self.config)
+        return [
+            None
+            if bookends is None
+            else self._make_member(low_level, dataset_path, bookends, size, which)
+            for which, bookends, size in zip(Split, split, sizes, strict=True)
+        ]
+
     def _check_tokenizer(self, members: Iterable[Iterable[Any]]) -> None:
         """Check that the tokenizer matches the stores that keep theirs."""
         opened = {
@@ -197,20 +301,33 @@ class BlendedMegatronDatasetBuilder:
         for places in groups:
             if not is_stored(low_level):
                 low_level = self.cls.build_low_level_dataset(path, self.config)
-            num_elements = self.cls.numel_low_level_dataset(low_level)
             for members, member, request in places:
-                start, stop = split_range(num_elements, request.bookends)
-                members[member] = self.build_generic_dataset(
-                    self.cls,
-                    self.is_built_on_rank,
-                    True,
-                    low_level,
-                    path,
-                    self._indices(start, stop),
-                    request.num_samples[member],
-                    request.split,
-                    self.config,
+                size = request.num_samples[member]
+                members[member] = self._make_member(
+                    low_level, path, request.bookends, size, request.split
                 )
+
+    def _make_member(
+        self,
+        low_level: Any,
+        path: str | None,
+        bookends: tuple[float, float],
+        size: int | None,
+        split: Split,
+    ) -> Any:
+        """Return the dataset of a split over a low-level dataset."""
+        start, stop = split_range(self.cls.numel_low_level_dataset(low_level), bookends)
+        return self.build_generic_dataset(
+            self.cls,
+            self.is_built_on_rank,
+            True,
+            low_level,
+            path,
+            self._indices(start, stop),
+            size,
+            split,
+            self.config,
+        )
 
     def _indices(self, start: int, stop: int) -> Any:
         """Return consecutive numbers: a range for classes of zindex, else an array."""
@@ -257,7 +374,7 @@ class BlendedMegatronDatasetBuilder:
             if request.kind == "blend" and not len(getattr(dataset, "_indices", [0])):
                 continue
             wanted = dataset.num_samples
-            if wanted is not None and len(dataset) < wanted:
+            if wanted is not None and has_fewer(dataset, wanted):
                 raise PlanError(
                     f"{dataset.index_split.name} of {dataset.dataset_path} must have at least "
                     f"{wanted:,} samples, its {type(dataset).__name__} has {len(dataset):,}; ask "

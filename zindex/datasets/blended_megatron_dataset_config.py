@@ -25,6 +25,8 @@ _MOCK_SPLIT = "1,1,1"
 
 #: Versions of Megatron whose samples of conversations differ.
 SFTRules = Literal["0.16", "main", "dev"]
+#: Sources of the random numbers of fill-in-the-middle.
+FIMDraws = Literal["keyed", "sequential"]
 
 #: Choices of the settings that Megatron does not have.
 CHOICES = {
@@ -32,6 +34,7 @@ CHOICES = {
     "store": get_args(Stored),
     "shuffle": get_args(Shuffle),
     "sft_rules": get_args(SFTRules),
+    "fim_draws": get_args(FIMDraws),
 }
 #: Defaults of these settings in this process; set by ``zindex.megatron.install``.
 DEFAULTS = SimpleNamespace(
@@ -40,6 +43,7 @@ DEFAULTS = SimpleNamespace(
     shuffle="keyed",
     max_computed_rows=MAX_COMPUTED_ROWS,
     sft_rules=None,
+    fim_draws="keyed",
 )
 
 
@@ -93,7 +97,8 @@ class BlendedMegatronDatasetConfig:
     #: Whether padding may have the id of another special token.
     allow_ambiguous_pad_tokens: bool | None = False
 
-    #: Accepted for Megatron's callers, and ignored: opening a finished index reads one small file.
+    #: Whether data are known to exist: pairs with ``sequences_per_dataset`` are opened, and
+    #: checked, on first use. With ``defer_npy_index_mmap`` the builder then reads no data.
     fast_cache_load: bool = False
 
     #: Whether indices are opened lazily, at the first sample.
@@ -123,7 +128,8 @@ class BlendedMegatronDatasetConfig:
     #: zindex: seconds that a rank waits for an index that another rank builds.
     index_timeout: float = field(default=TIMEOUT, kw_only=True)
 
-    #: zindex: seconds without a heartbeat of the building rank after which another rank takes over.
+    #: zindex: seconds without a heartbeat of the building rank in its stores after which another
+    #: rank takes over. Under ``torch.distributed`` ranks notice a dead one within some seconds.
     index_takeover: float = field(default=TAKEOVER, kw_only=True)
 
     #: zindex: timeout in seconds of a sample whose part of the index is not built yet; the index is

@@ -50,7 +50,8 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     #: Whether samples are distributed over ranks by length.
     hybrid_context_parallel: bool = False
 
-    #: Sequences and ``document_indices`` entries that each prefix must have.
+    #: Sequences and ``document_indices`` entries that each prefix must have; `zindex count` counts
+    #: them. With ``fast_cache_load`` prefixes are then pairs, unless they end in ``.zarr``.
     sequences_per_dataset: dict[str, tuple[int, int]] | None = None
 
     #: Dtype code that the vocabulary suggests; the code in the file decides.

@@ -7,12 +7,13 @@ import operator
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, Int64Array
+from zindex.datasets.cache_paths import CachePath
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import Indices
 from zindex.datasets.mock_gpt import MockGPTLowLevelDataset as MockGPTLowLevelDataset
@@ -21,9 +22,10 @@ from zindex.datasets.sample_dataset import IndexArray, overrides
 from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, PlanError, ZindexError
-from zindex.indexing import index_arrays
-from zindex.indexing.store_computed import store_computed
-from zindex.maintenance.megatron_caches import is_sound_cache, is_worth_reading, open_cache
+from zindex.formats.megatron_cache import GPT_ARRAYS
+from zindex.indexing import index_arrays, store_computed
+from zindex.maintenance.cache_checks import check_index
+from zindex.maintenance.megatron_caches import MegatronCache
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
 from zindex.samples.batch import Item, Sample, SampleBatch, resolve_positions
@@ -58,7 +60,7 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     A builder of datasets collects the requests and builds all indices together. The index is stored
     in ``config.path_to_cache``, or in ``<path>/cache/GPTDataset_indices``, where ``.zarr`` is
     stripped from a store's path. If Megatron Core's ``.npy`` cache of an index above 65,536 rows is
-    there, it is read instead, after a check; see `zindex.maintenance.megatron_caches`. With
+    there, it is read instead, after a check; see `zindex.maintenance.cache_checks`. With
     ``config.defer_npy_index_mmap`` the index is built or opened at the first sample.
 
     Parameters
@@ -93,8 +95,12 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
     #: Shape (samples,), uint32: the sample at each position.
     shuffle_index = IndexArray()
 
-    #: Folder and name of Megatron Core's cache; empty if it has none, None if unknown.
-    _cache: tuple[str, str] | tuple[()] | None = None
+    path_to_document_index = CachePath()
+    path_to_sample_index = CachePath()
+    path_to_shuffle_index = CachePath()
+
+    #: Data are repeated until there are the samples requested.
+    _reaches_size = True
     _make_together: ClassVar[Callable[..., SampleBatch]] = staticmethod(make_batch)
     _read_index = staticmethod(index_arrays.open_index_arrays)
 
@@ -300,33 +306,26 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
             **config.plan_settings(self.index_split),
         )
 
-    def _open_index(self) -> index_arrays.IndexArrays:
-        """Return the arrays of the index, of Megatron Core's cache if there is a sound one."""
-        if self._arrays is None and self._cache is None:
-            self._cache = self._find_cache()
-        if self._arrays is None and self._cache:
-            self._arrays = open_cache(*self._cache)
-        return super()._open_index()
-
-    def _request_index(self) -> None:
-        """Open, adopt or build the index; see the base class."""
-        self._arrays = self._store = None
-        can_adopt = not (self.config.defer_npy_index_mmap or self._makes_arrays)
-        self._cache = self._find_cache() if can_adopt else None
-        if not self._cache:
-            super()._request_index()
-
-    def _find_cache(self) -> tuple[str, str] | tuple[()]:
-        """Return folder and name of Megatron Core's cache, if it is worth it and sound."""
+    def _find_cache(self) -> MegatronCache | Literal[False]:
+        """Return Megatron Core's cache, if it is worth it and sound."""
         if self.config.order != "megatron" or not self._is_stored:
-            return ()
-        epochs = self._epochs
-        if not is_worth_reading(epochs.num_epochs * len(self._span) + epochs.num_samples):
-            return ()
-        plan, folder = self._plan(), self._index_folder
-        name = f"{self.unique_description_hash}-{type(self).__name__}-{self.index_split.name}"
-        is_sound = is_sound_cache(plan, self._source.lengths, folder, name, self.unique_description)
-        return (folder, name) if is_sound else ()
+            return False
+        epochs, span = self._epochs, self._span
+        if epochs.num_epochs * len(span) + epochs.num_samples <= store_computed.MIN_STORED_ROWS:
+            return False
+        plan = self._plan()
+
+        def check(arrays: list[AnyArray]) -> None:
+            lengths = self._source.lengths(span.start, span.stop)
+            check_index(plan, self._read_cache(arrays), lengths)
+
+        cache = self._name_cache(self._index_folder, self.index_split.name, GPT_ARRAYS)
+        store = plan.store_plan(self._index_folder)
+        return cache.is_sound(self.unique_description, store, check) and cache
+
+    def _read_cache(self, arrays: list[AnyArray]) -> index_arrays.IndexArrays:
+        """Return the arrays of a cache as those of the index."""
+        return index_arrays.IndexArrays(*arrays)
 
     def _compute_arrays(self) -> index_arrays.IndexArrays:
         """Return the index in memory."""
@@ -337,7 +336,7 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
             lengths = self.dataset.sequence_lengths[span.start : span.stop]
         arrays = index_arrays.compute_index_arrays(plan, lengths)
         if is_stored and self._rank == 0:
-            store_computed(plan, self._index_folder, arrays)
+            store_computed.store_computed(plan, self._index_folder, arrays)
         return arrays
 
     def _find_epochs(self, samples: Int64Array) -> Int64Array:

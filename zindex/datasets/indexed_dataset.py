@@ -20,6 +20,7 @@ from zindex.datasets.object_storage_utils import (
 )
 from zindex.datasets.sequences import SequenceDataset
 from zindex.errors import ConfigError, SourceError, VerificationError
+from zindex.formats.bin_idx import MAGIC as _INDEX_HEADER
 from zindex.formats.bin_idx import IdxFile, bin_path, idx_path
 from zindex.formats.bin_writer import PairWriter, convert_tokens
 from zindex.formats.megatron_readers import (
@@ -37,6 +38,7 @@ from zindex.store.tokens import FlatFile
 
 __all__ = [
     "OBJECT_STORAGE_BIN_READERS",
+    "_INDEX_HEADER",
     "DType",
     "IndexedDataset",
     "IndexedDatasetBuilder",
@@ -81,7 +83,7 @@ class IndexedDataset(SequenceDataset):
     object_storage_config, s3_config
         For a pair in object storage: where to cache its ``.idx``, and how to read its ``.bin``.
     fast_cache_load
-        Accepted for Megatron's callers, and ignored: the check of the file is always fast.
+        Whether a local pair with ``sequences_per_dataset`` is opened, and checked, on first use.
     sequences_per_dataset
         The sequences and ``document_indices`` entries that the file must have.
     dtype_code
@@ -134,12 +136,20 @@ class IndexedDataset(SequenceDataset):
         self.fast_cache_load = fast_cache_load
         self.sequences_per_dataset = sequences_per_dataset
         self.dtype_code = dtype_code
-        self._open(is_new=True)
+        self._versions: tuple[Any, Any] | None = None
+        if self._is_remote or not (fast_cache_load and sequences_per_dataset):
+            self._open(is_new=True)
+
+    @property
+    def _is_remote(self) -> bool:
+        """Whether the pair is in object storage."""
+        is_given = self.object_storage_config is not None
+        return is_given or is_object_storage_path(self.path_prefix)
 
     def _open(self, *, is_new: bool) -> None:
         """Open the pair: after unpickling, with the copy of a remote ``.idx`` that it had."""
         prefix, counts = self.path_prefix, (self.sequences_per_dataset, self.dtype_code)
-        if is_object_storage_path(prefix) or self.object_storage_config is not None:
+        if self._is_remote:
             self.index, self.bin_reader, self.tokens = open_remote_pair(
                 prefix, self.multimodal, self.object_storage_config, *counts, is_new=is_new
             )
@@ -147,7 +157,7 @@ class IndexedDataset(SequenceDataset):
         path = bin_path(prefix)
         self.index = _IndexReader(idx_path(prefix), self.multimodal, *counts, path, mmap=self.mmap)
         versions = modified_at(idx_path(prefix)), modified_at(path)
-        if is_new:
+        if is_new or self._versions is None:
             self._versions = versions
         elif versions != self._versions:
             raise VerificationError(
@@ -160,11 +170,12 @@ class IndexedDataset(SequenceDataset):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """Open an unpickled pair on first use, and the tokens of a local one on theirs."""
+        """Open a pair on first use, and the tokens of a local one on theirs."""
         if name not in _OPENED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name == "tokens" and "index" in self.__dict__:
             nbytes = self.index.file.bin_nbytes
+            assert self._versions is not None
             path, version = bin_path(self.path_prefix), self._versions[1]
             self.tokens = FlatFile(path, nbytes, self.index.dtype, version)
         else:
@@ -175,6 +186,8 @@ class IndexedDataset(SequenceDataset):
         return {name: value for name, value in self.__dict__.items() if name not in _OPENED}
 
     def __len__(self) -> int:
+        if self.sequences_per_dataset and "index" not in self.__dict__:
+            return int(self.sequences_per_dataset[0])
         return len(self.index)
 
     def __getitem__(self, idx: Any) -> Any:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,8 +22,12 @@ from zindex.datasets.text_dataset import TextDataset
 from zindex.datasets.utils import current_rank, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError
+from zindex.formats.megatron_cache import MASKED_ARRAYS
 from zindex.indexing import sentence_mapping
+from zindex.indexing.computed_arrays import range_reader
 from zindex.indexing.mapping_tasks import SentenceSource
+from zindex.maintenance.cache_checks import check_mapping
+from zindex.maintenance.megatron_caches import MegatronCache
 from zindex.plan.sentence_mapping import MappingPlan, SentenceFacts
 from zindex.samples import lengths
 from zindex.samples.batch import Item, resolve_positions
@@ -61,7 +65,7 @@ class ComputedMapping(NamedTuple):
     #: The same array: the samples are already shuffled.
     sentence_index: AnyArray
     #: Shape (samples,), int64: each position itself.
-    shuffle_index: Int64Array
+    shuffle_index: RowReader | Int64Array
 
 
 @dataclass
@@ -225,7 +229,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
     def _request_index(self) -> None:
         """Request the mapping; a subclass without rules calls `_build_sample_index` later."""
         if self._rules is None:
-            self._rank, self._store, self._arrays = current_rank(), None, None
+            self._rank, self._store, self._arrays, self._cache = current_rank(), None, None, None
         else:
             super()._request_index()
 
@@ -247,7 +251,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
             Shape (samples, 3), uint32 or uint64: first sentence, end, and maximal number of tokens.
         """
         self._rules = SentenceRules(sequence_length, min_sentences_per_sample)
-        self._store = self._arrays = self._own_rows = self._text = None
+        self._store = self._arrays = self._cache = self._own_rows = self._text = None
         return self._open_index().sample_index
 
     def _make_batch(self, positions: Sequence[int | None]) -> Sequence[Item]:
@@ -270,6 +274,26 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
         found = self._build_sample_index(self._rules.max_length, self._rules.min_sentences)
         rows = np.asarray(found[:])
         return ComputedMapping(rows, rows, np.arange(len(rows)))
+
+    def _find_cache(self) -> MegatronCache | Literal[False]:
+        """Return Megatron Core's cache, if it is sound."""
+        if self.config.order != "megatron" or not self._is_stored or self._rules is None:
+            return False
+        cache = self._name_cache(self._index_folder, "", MASKED_ARRAYS)
+        if not cache.exists:
+            return False
+        plan, source = self._plan(), self._source
+
+        def check(arrays: list[AnyArray]) -> None:
+            check_mapping(plan, arrays[0], source)
+
+        store = plan.store_plan(self._index_folder)
+        return cache.is_sound(self.unique_description, store, check) and cache
+
+    def _read_cache(self, arrays: list[AnyArray]) -> ComputedMapping:
+        """Return the samples of a cache; they are already shuffled."""
+        (rows,) = arrays
+        return ComputedMapping(rows, rows, range_reader(len(rows)))
 
     @property
     def _is_stored(self) -> bool:
@@ -337,6 +361,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
     def sample_index(self, rows: RowReader | AnyArray) -> None:
         if self._arrays is None or rows is not self._arrays.sample_index:
             self._own_rows, self._arrays, self._text = np.asarray(rows), None, None
+            self._cache = False
 
     @cached_property
     def token_lookup(self) -> list[int]:

@@ -17,6 +17,7 @@ from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.formats.megatron_cache import describe
+from zindex.maintenance.megatron_caches import MegatronCache
 
 LowLevelDataset: TypeAlias = IndexedDataset | ZarrIndexedDataset | Iterable[Any]
 #: Elements of a low-level dataset, by number.
@@ -33,11 +34,12 @@ class Identified:
 
     unique_identifiers: OrderedDict[str, Any]
 
-    def _identify(self, facts: dict[str, Any], order: str) -> None:
-        """Set the identity: the class and other facts, and the order unless it is Megatron's."""
+    @classmethod
+    def _identify(cls, facts: dict[str, Any], order: str) -> OrderedDict[str, Any]:
+        """Return the identity: the class and other facts, and the order unless it is Megatron's."""
         # Megatron's key has no entry for the order.
         ours = {} if order == "megatron" else {"order": order}
-        self.unique_identifiers = OrderedDict({"class": type(self).__name__} | facts | ours)
+        return OrderedDict({"class": cls.__name__} | facts | ours)
 
     @property
     def unique_description(self) -> str:
@@ -48,6 +50,11 @@ class Identified:
     def unique_description_hash(self) -> str:
         """The MD5 of the description: Megatron's cache key, not that of zindex."""
         return describe(self.unique_identifiers)[1]
+
+    def _name_cache(self, folder: str, split: str, arrays: tuple[str, ...]) -> MegatronCache:
+        """Return where Megatron Core has its cache; ``split`` is the end of its name, or empty."""
+        words = (self.unique_description_hash, type(self).__name__, split)
+        return MegatronCache(folder, "-".join(filter(None, words)), arrays)
 
 
 class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]]):
@@ -95,13 +102,24 @@ class MegatronDataset(ABC, Identified, torch.utils.data.Dataset[dict[str, Any]])
         self.num_samples = None if num_samples is None else int(num_samples)
         self.index_split = index_split
         self.config = config
-        settings = {name: getattr(config, name) for name in self._key_config_attributes()}
-        facts = {"dataset_path": dataset_path, "num_samples": self.num_samples}
-        self._identify(facts | {"index_split": index_split.name} | settings, config.order)
+        self.unique_identifiers = self.identify(dataset_path, self.num_samples, index_split, config)
         self._pad_token_id = _resolve_pad(
             config.tokenizer, allow_ambiguous=bool(config.allow_ambiguous_pad_tokens)
         )
         self._prepare()
+
+    @classmethod
+    def identify(
+        cls,
+        dataset_path: str | None,
+        num_samples: int | None,
+        index_split: Split,
+        config: BlendedMegatronDatasetConfig,
+    ) -> OrderedDict[str, Any]:
+        """Return the ``unique_identifiers`` of a dataset, from its constructor's arguments."""
+        settings = {name: getattr(config, name) for name in cls._key_config_attributes()}
+        facts = {"dataset_path": dataset_path, "num_samples": num_samples}
+        return cls._identify(facts | {"index_split": index_split.name} | settings, config.order)
 
     def _prepare(self) -> None:
         """Check the elements, and compute what follows from the constructor's arguments."""

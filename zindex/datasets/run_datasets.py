@@ -10,7 +10,7 @@ from zindex.datasets.edited_dataset import EditedDataset
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.packed_dataset import PackedGPTDataset
-from zindex.datasets.rank_agreement import describe_run
+from zindex.datasets.rank_requests import describe_run
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.utils import Split
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset

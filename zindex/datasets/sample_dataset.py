@@ -8,16 +8,17 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from zindex.arrays import BoolArray, Int64Array
+from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.ranks import obtain
 from zindex.datasets.utils import current_rank
 from zindex.indexing.ensure import BuildRequest
+from zindex.maintenance.megatron_caches import MegatronCache
 from zindex.samples.batch import BatchRequest, Item, SampleBatch, batch_of_items, resolve_positions
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
@@ -126,6 +127,16 @@ def overrides(kind: type, base: type, names: tuple[str, ...]) -> bool:
     return any(getattr(kind, name) is not getattr(base, name) for name in names)
 
 
+def has_fewer(dataset: Any, num_samples: int) -> bool:
+    """Return whether a dataset has fewer samples, without counting those that it surely has."""
+    if getattr(dataset, "_reaches_size", False) and num_samples <= (dataset.num_samples or 0):
+        kind: Any = type(dataset)
+        is_sure = inherits(kind, ("__len__",)) and not dataset._has_own_arrays
+        if is_sure and len(dataset._indices):
+            return False
+    return len(dataset) < num_samples
+
+
 class IndexArray:
     """An array of a dataset's index, opened on first access; the attribute has the same name."""
 
@@ -149,6 +160,8 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     _arrays: ArraysT | None
     #: Arrays of a subclass, or assigned, instead of those of the index; they are pickled.
     _own_arrays: ArraysT | None = None
+    #: Megatron Core's cache that is read instead of a store; False if there is none.
+    _cache: MegatronCache | Literal[False] | None = None
 
     @property
     @abstractmethod
@@ -163,6 +176,14 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
     @abstractmethod
     def _read_index(self, store: Store) -> ArraysT:
         """Return the lazy arrays of an index, committed or followed while it is built."""
+
+    def _find_cache(self) -> MegatronCache | Literal[False]:
+        """Return Megatron Core's cache of the index, if it is sound and worth reading."""
+        return False
+
+    def _read_cache(self, arrays: list[AnyArray]) -> ArraysT:
+        """Return the arrays of a cache as those of the index."""
+        raise NotImplementedError
 
     def _compute_arrays(self) -> ArraysT:
         """Return the arrays of an index that is not stored."""
@@ -186,14 +207,18 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
         return self._own_arrays is not None or self._makes_arrays
 
     def _request_index(self) -> None:
-        """Open or build the index, together with other collected requests, unless deferred."""
+        """Open, adopt or build the index, with other collected requests, unless deferred."""
         self._rank = current_rank()
-        self._store = self._arrays = None
+        self._store = self._arrays = self._cache = None
         if self.config.defer_npy_index_mmap:
             return
         if self._makes_arrays:
             self._open_arrays()
-        elif self._is_stored:
+            return
+        self._cache = self._find_cache()
+        if self._cache:
+            return
+        if self._is_stored:
             obtain(self._needed, self._receive, self._rank, self.config)
         elif len(self) <= self.config.max_computed_rows:
             self._receive(None)
@@ -215,7 +240,11 @@ class IndexedSampleDataset(SampleDataset, Generic[ArraysT]):
         return self._open_index() if self._own_arrays is None else self._own_arrays
 
     def _open_index(self) -> ArraysT:
-        """Return the arrays of the index, built, opened or computed on first use."""
+        """Return the arrays of the index, adopted, built, opened or computed on first use."""
+        if self._arrays is None and self._cache is None and self._store is None:
+            self._cache = self._find_cache()
+        if self._arrays is None and self._cache:
+            self._arrays = self._read_cache(self._cache.open())
         if self._arrays is None and self._is_stored:
             if self._store is None:
                 obtain(self._needed, self._receive, self._rank, self.config, may_collect=False)

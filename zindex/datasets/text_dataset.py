@@ -122,10 +122,11 @@ class TextDataset(IndexedSampleDataset[ArraysT], MegatronDataset):
             from ``sequences_per_dataset``.
         """
         storage = find_storage(dataset_path, config)
-        if storage is None and is_store(dataset_path):
-            return ZarrIndexedDataset(dataset_path, multimodal=False)
         # Only configurations of GPT datasets have these two.
         counts = getattr(config, "sequences_per_dataset", None) or {}
+        is_pair = config.fast_cache_load and counts and not dataset_path.endswith(".zarr")
+        if storage is None and not is_pair and is_store(dataset_path):
+            return ZarrIndexedDataset(dataset_path, multimodal=False)
         if counts and dataset_path not in counts:
             raise ConfigError(
                 f"sequences_per_dataset must count {dataset_path}, it counts {sorted(counts)}; add "

@@ -5,7 +5,6 @@ For rows of many conversations use `zindex.datasets.sft_dataset`.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from zindex.datasets.blended_megatron_dataset_config import SFTRules
 from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
 from zindex.datasets.sft_dataset import SFTDataset, SFTLowLevelDataset
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError
-from zindex.samples.batch import Item, resolve_positions
+from zindex.errors import ConfigError, SourceError
+from zindex.samples.batch import Item
 from zindex.samples.conversations.conversation_batches import (
     IGNORE_INDEX,
     Encoded,
@@ -26,26 +25,57 @@ from zindex.samples.conversations.conversation_batches import (
     naming_record,
 )
 from zindex.samples.conversations.json_records import JsonRecords
-from zindex.sources.parquet_files import load_parquet
-from zindex.text.conversations import LAYOUTS, Message
-from zindex.text.megatron_records import find_layout, read_as_megatron
+from zindex.samples.conversations.parquet_records import ParquetRecords
+from zindex.text.conversations import ANSWERS, CONTEXTS, QUESTIONS, Message
+from zindex.text.megatron_records import (
+    MEGATRON_ROLES,
+    find_layout,
+    first_text,
+    read_as_megatron,
+    text_of,
+)
 from zindex.text.text_checks import check_unicode
 
 Converter = Callable[[Mapping[str, Any]], list[Message] | str]
 
+# Megatron's names of fields, of speakers, and of functions.
+_INSTRUCTION_FIELDS, _OUTPUT_FIELDS, _EXTRA_INPUT_FIELDS = QUESTIONS, ANSWERS, CONTEXTS
+_SHAREGPT_ROLE_MAP = MEGATRON_ROLES
+_first_present = first_text
+_ensure_str_content = text_of
+
+
+def _messages_passthrough(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the messages of a record of ``messages``."""
+    return read_as_megatron(sample, "openai-messages")
+
+
+def _sharegpt_to_messages(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the messages of a record of ``conversations``."""
+    return read_as_megatron(sample, "sharegpt")
+
+
+def _alpaca_to_messages(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the messages of a record of an instruction and an answer."""
+    return read_as_megatron(sample, "alpaca")
+
+
+def _raw_text_loader(sample: Mapping[str, Any]) -> list[Message] | str:
+    """Return the text of a record of ``text``."""
+    return read_as_megatron(sample, "pretrain-text")
+
+
 _CONVERTERS: dict[str, Converter] = {
-    layout: partial(read_as_megatron, layout=layout) for layout in LAYOUTS
+    "openai-messages": _messages_passthrough,
+    "sharegpt": _sharegpt_to_messages,
+    "alpaca": _alpaca_to_messages,
+    "pretrain-text": _raw_text_loader,
 }
-# Megatron's names of these functions.
-_messages_passthrough = _CONVERTERS["openai-messages"]
-_sharegpt_to_messages = _CONVERTERS["sharegpt"]
-_alpaca_to_messages = _CONVERTERS["alpaca"]
-_raw_text_loader = _CONVERTERS["pretrain-text"]
 
 
-def _select_converter(columns: Iterable[str]) -> tuple[Converter, str]:
+def _select_converter(column_names: Iterable[str]) -> tuple[Converter, str]:
     """Return the converter of records with certain fields, and Megatron's name of their layout."""
-    layout = find_layout(columns)
+    layout = find_layout(column_names)
     return _CONVERTERS[layout], layout
 
 
@@ -54,36 +84,6 @@ def _looks_like_hf_id(path: str | None) -> bool:
     if not path or os.path.exists(path) or path.startswith(("/", "./", "../")):
         return False
     return "/" in path
-
-
-class _ParquetRecords:
-    """The rows of a Parquet file by number, in memory; reread after unpickling."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        if not os.path.isfile(path):
-            raise StoreNotFoundError(f"{path} must be a file, there is none; check the path")
-        parquet = load_parquet()
-        try:
-            self._table = parquet.read_table(path)
-        except (ValueError, OSError) as error:
-            raise SourceError(
-                f"{path} must be a file of Parquet, but: {error}; write it again"
-            ) from error
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows)
-
-    def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return rows as dicts."""
-        if not len(indices):
-            return []
-        numbers, _ = resolve_positions(indices, len(self), self.path)
-        # Arrow's take() would copy the whole table.
-        return [self._table.slice(number, 1).to_pylist()[0] for number in numbers.tolist()]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _ParquetRecords, (self.path,)
 
 
 class VarlenLowLevelDataset(SFTLowLevelDataset):
@@ -112,7 +112,7 @@ class VarlenLowLevelDataset(SFTLowLevelDataset):
                 f"{dataset_path} must be a file, there is none of this name; if it is a dataset of "
                 "a hub, download it and write it as JSONL or Parquet"
             )
-        open_records = _ParquetRecords if dataset_path.endswith(".parquet") else JsonRecords
+        open_records = ParquetRecords if dataset_path.endswith(".parquet") else JsonRecords
         self.records = open_records(dataset_path)
         if not len(self.records):
             raise SourceError(f"{dataset_path} must hold records, got none; name another file")

@@ -149,11 +149,16 @@ class MappedBinFile:
     def __reduce__(self) -> tuple[type["MappedBinFile"], tuple[str, int | None]]:
         return type(self), (self.path, self.nbytes)
 
+    @property
+    def content(self) -> UInt8Array:
+        """The bytes of the file, mapped at first use."""
+        if self._content is None:
+            self._content = map_file(self.path, self.nbytes)
+        return self._content
+
     def read(self, dtype: DTypeLike, count: int, offset: int) -> AnyArray:
         """Return ``count`` items from byte ``offset`` as a view; SourceError outside the file."""
-        content = self._content
-        if content is None:
-            content = self._content = map_file(self.path, self.nbytes)
+        content = self.content
         itemsize = np.dtype(dtype).itemsize
         start, count = int(offset), int(count)
         check_span(self.path, content.size, start, count, itemsize)

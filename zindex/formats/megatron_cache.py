@@ -7,6 +7,7 @@ JSON description, which includes all keys, their order and the indentation.
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,11 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.io.local import replacing
+
+#: The arrays of a cache by the kind of dataset, in the order of Megatron's methods.
+GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
+BLEND_ARRAYS = ("dataset_index", "dataset_sample_index")
+MASKED_ARRAYS = ("sample_index",)
 
 
 def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
@@ -34,10 +40,21 @@ def describe(identifiers: dict[str, Any]) -> tuple[str, str]:
     return text, hashlib.md5(text.encode("utf-8"), usedforsecurity=False).hexdigest()
 
 
-def cache_paths(folder: str | os.PathLike[str], name: str) -> dict[str, Path]:
-    """Return the files of a cache by their content; ``name`` is ``<md5>-<class>-<split>``."""
-    indices = ("document_index", "sample_index", "shuffle_index")
-    paths = {kind: Path(folder) / f"{name}-{kind}.npy" for kind in indices}
+def cache_paths(
+    folder: str | os.PathLike[str], name: str, arrays: Sequence[str] = GPT_ARRAYS
+) -> dict[str, Path]:
+    """Return the files of a cache by their content.
+
+    Parameters
+    ----------
+    folder
+        Megatron's ``path_to_cache``.
+    name
+        ``<md5>-<class>-<split>``, without the split if the class masks words.
+    arrays
+        The names of the arrays.
+    """
+    paths = {kind: Path(folder) / f"{name}-{kind}.npy" for kind in arrays}
     return paths | {"description": Path(folder) / f"{name}-description.txt"}
 
 

@@ -42,6 +42,12 @@ class _IndexWriter:
     def __exit__(self, *_: object) -> None:
         return None
 
+    def _sequence_pointers(self, sequence_lengths: Iterable[int | np.integer[Any]]) -> list[int]:
+        """Return the first byte of each sequence, from their lengths."""
+        lengths = _as_row(sequence_lengths).astype(np.int64) * np.dtype(self.dtype).itemsize
+        pointers: list[int] = (np.cumsum(lengths) - lengths).tolist()
+        return pointers
+
     def write(
         self,
         sequence_lengths: Iterable[int | np.integer[Any]],
@@ -213,7 +219,23 @@ class _BinReader(ABC):
 
 
 class _MMapBinReader(MappedBinFile, _BinReader):
-    """Read through a memory map: read-only views, no copy."""
+    """Read through a memory map: read-only views, no copy.
+
+    Parameters
+    ----------
+    bin_path
+        The ``.bin`` file.
+    nbytes
+        Expected size of the file, or None.
+    """
+
+    def __init__(self, bin_path: str, nbytes: int | None = None) -> None:
+        super().__init__(bin_path, nbytes)
+
+    @property
+    def _bin_buffer(self) -> memoryview:
+        """The bytes of the file, by Megatron Core's name."""
+        return self.content.data
 
 
 class _FileBinReader(_BinReader):

@@ -118,6 +118,16 @@ class ComputedArray(RowReader):
         out[:] = self.compute(self.plan, start, stop)
 
 
+def range_reader(length: int) -> ComputedArray:
+    """Return an array of its own positions, int64, computed for the rows of a read."""
+    layout = ArrayShape(schema.SHUFFLE_INDEX.name, length, 1, "int64", length, length)
+    return ComputedArray(layout, None, _read_range)
+
+
+def _read_range(plan: None, start: int, stop: int) -> Int64Array:
+    return np.arange(start, stop)
+
+
 class KeyedEpochs(RowReader):
     """An order that is shuffled epoch by epoch, computed for the rows of a read, and its inverse.
 

@@ -5,8 +5,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 from zindex.errors import StoreUnavailableError
 from zindex.indexing.store_build import find_index
@@ -23,14 +25,47 @@ logger = logging.getLogger(__name__)
 TIMEOUT = 3600.0
 #: Seconds without a heartbeat after which rank 1 takes over the builds; later ranks wait longer.
 TAKEOVER = 60.0
-#: Maximum seconds between two heartbeats.
-HEARTBEAT_INTERVAL = 10.0
+#: Maximum seconds between two heartbeats; on a file system, where they cost little, fewer.
+HEARTBEAT_INTERVAL, LOCAL_INTERVAL = 10.0, 0.5
 #: Number of unfinished stores, the first ones, that have a heartbeat and are polled.
 NUM_WATCHED = 8
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+_FIRST_WAIT = 0.05
 # A builder with a heartbeat that finishes no shard is given up after this many times the patience.
 _MAX_IDLE = 10
+# Seconds that replace `TAKEOVER` once the process that serves the ranks' store has died.
+_LOST_TAKEOVER = 1.5
+
+
+class Peers(Protocol):
+    """The other processes that need the same stores, as far as they can be asked."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether they cannot be asked any more, and the builder has probably died."""
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds between two looks at a store that is being built, at most."""
+
+    def take_over(self) -> bool:
+        """Return whether this process must build, because the builder has died."""
+
+    def building(self) -> AbstractContextManager[None]:
+        """Be the builder during the block."""
+
+
+class _Unknown:
+    """Processes that cannot be asked: only heartbeats in the stores are known of them."""
+
+    is_lost = False
+    longest_wait = 2.0
+
+    def take_over(self) -> bool:
+        return False
+
+    def building(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +80,8 @@ class Rank:
     takeover: float = TAKEOVER
     #: Called regularly while waiting or building; raises if another process failed.
     listen: Callable[[], None] = lambda: None
+    #: The other processes; by default only their heartbeats in the stores are known.
+    peers: Peers = field(default_factory=_Unknown)
     #: Injected by tests.
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
@@ -55,7 +92,8 @@ class Rank:
 
         It grows with the rank, so that ranks take over one at a time.
         """
-        return self.takeover * (1 + math.log2(max(1, self.number)))
+        takeover = min(self.takeover, _LOST_TAKEOVER) if self.peers.is_lost else self.takeover
+        return takeover * (1 + math.log2(max(1, self.number)))
 
 
 async def write_heartbeats(
@@ -70,9 +108,13 @@ async def write_heartbeats(
     takeover
         Seconds without a heartbeat after which another rank takes over.
     """
+    interval = min(takeover / 6, LOCAL_INTERVAL)
     while True:
-        await asyncio.sleep(min(takeover / 6, HEARTBEAT_INTERVAL))
-        for root in sorted(building())[:NUM_WATCHED]:
+        await asyncio.sleep(interval)
+        roots = sorted(building())[:NUM_WATCHED]
+        is_local = all(isinstance(root, Path) for root in roots)
+        interval = min(takeover / 6, LOCAL_INTERVAL if is_local else HEARTBEAT_INTERVAL)
+        for root in roots:
             with suppress(StoreUnavailableError):
                 await asyncio.to_thread(write_heartbeat, root)
 
@@ -107,7 +149,7 @@ def wait_for_others(
     """
     pending = list(reversed(plans))
     watch = BuilderWatch(rank)
-    longest = min(_LONGEST_WAIT, rank.takeover / 4)
+    longest = min(rank.peers.longest_wait, rank.takeover / 4)
     backoff = Backoff(
         _FIRST_WAIT, longest, timeout=rank.timeout, clock=rank.clock, sleep=rank.sleep
     )
@@ -132,10 +174,10 @@ def wait_for_others(
                 f"{status.num_done} of {status.num_shards} shards are finished{others}; check the "
                 "building rank, or build ahead with `zindex build`"
             )
-        if watch.is_over(pending):
+        if rank.peers.take_over() or watch.is_over(pending):
             logger.warning(
                 f"rank {rank.number} builds {len(pending)} stores that it waited for: no process "
-                f"worked on {pending[-1].root} for {rank.patience:.0f} s"
+                f"works on {pending[-1].root} any more"
             )
             return
         backoff.wait()
@@ -145,9 +187,7 @@ class BuilderWatch:
     """Liveness of a builder, from its finished shards and its heartbeat."""
 
     def __init__(self, rank: Rank) -> None:
-        self.clock = rank.clock
-        self.patience = rank.patience
-        self.step = min(rank.takeover / 8, HEARTBEAT_INTERVAL)
+        self.rank = rank
         self.next_look = -math.inf
         self.last_progress = self.last_heartbeat = 0.0
         self.progress: list[int] = []
@@ -155,10 +195,10 @@ class BuilderWatch:
 
     def is_over(self, pending: Sequence[StorePlan]) -> bool:
         """Return whether the builder seems dead or stuck: nothing changed for too long."""
-        now = self.clock()
-        if now < self.next_look:
+        now, patience = self.rank.clock(), self.rank.patience
+        if now < self.next_look and not self.rank.peers.is_lost:
             return False
-        self.next_look = now + self.step
+        self.next_look = now + min(self.rank.takeover / 8, HEARTBEAT_INTERVAL)
         progress: list[int] = [len(pending)]
         heartbeat: list[str | None] = []
         for plan in pending[-NUM_WATCHED:]:
@@ -170,4 +210,4 @@ class BuilderWatch:
         if heartbeat != self.heartbeat:
             self.heartbeat, self.last_heartbeat = heartbeat, now
         idle, silent = now - self.last_progress, now - self.last_heartbeat
-        return silent >= self.patience or idle >= _MAX_IDLE * self.patience
+        return silent >= patience or idle >= _MAX_IDLE * patience

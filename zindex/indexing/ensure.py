@@ -409,7 +409,7 @@ class _BuildLoop:
 
     def _run(self) -> None:
         try:
-            with open_executor() as executor:
+            with self.rank.peers.building(), open_executor() as executor:
                 run_builds(self._serve(executor))
         finally:
             self._ready.set()

@@ -31,9 +31,13 @@ def is_worth_storing(plan: BuildPlan) -> bool:
     """Return whether the process that computes a small index or blend stores it for later ones."""
     if isinstance(plan, BlendPlan):
         # The certificate of several shards is made by their build.
-        is_long = count_errors(plan, plan.num_samples) > MIN_STORED_ERRORS
-        return is_long and plan.dataset_layout.num_shards == 1
+        return is_worth_opening(plan) and plan.dataset_layout.num_shards == 1
     return isinstance(plan, IndexPlan) and plan.num_build_rows > MIN_STORED_ROWS
+
+
+def is_worth_opening(plan: BlendPlan) -> bool:
+    """Return whether opening a blend is faster than computing it."""
+    return count_errors(plan, plan.num_samples) > MIN_STORED_ERRORS
 
 
 def store_computed(plan: Planned, folder: PlaceLike, arrays: Arrays) -> None:

@@ -151,6 +151,7 @@ async def convert_corpus(
     *,
     link: bool = False,
     verb: str = "",
+    sources: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     identity: Mapping[str, Any] | None = None,
     keep: Callable[[Place], None] | None = None,
@@ -165,8 +166,8 @@ async def convert_corpus(
         Where tasks run and progress is shown, and the last word of the name of the step.
     link
         Whether to store the path of the ``.bin`` instead of the tokens.
-    facts
-        Additional attributes of the store.
+    sources, facts
+        What it is made of if not the corpus at its path, and additional attributes of the store.
     identity
         What else determines its content.
     keep
@@ -183,7 +184,8 @@ async def convert_corpus(
     if link:
         nbytes = corpus.num_tokens * corpus.dtype.itemsize
         attributes[LINK] = {"path": bin_path(corpus.prefix), "nbytes": nbytes}
-    store = await write_store(plan, workers, f"{name}{verb}", task, facts=attributes, keep=keep)
+    own: dict[str, Any] = {"facts": attributes, "sources": sources or [corpus.prefix]}
+    store = await write_store(plan, workers, f"{name}{verb}", task, keep=keep, **own)
     open_tokens(store)  # a dangling link of a finished store is an error
     return store
 

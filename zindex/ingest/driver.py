@@ -1,7 +1,8 @@
 """The driver of ingestion: claim a location, run tasks per partition or shard, commit, resume."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -37,6 +38,10 @@ ShardTask = Callable[[ArrayLayout, int], tuple[Any, ...]]
 
 # One process reads this much in less time than others take to start.
 _NBYTES_ALONE = 1 << 20
+#: Attribute of a store with what it is made of.
+SOURCES = "sources"
+# Maximum number of sources that a store names.
+_MAX_SOURCES = 64
 # User-facing names of the entries of an identity.
 _NAMES = {
     "source": "the files, or their sizes",
@@ -109,6 +114,7 @@ async def write_store(
     *,
     stage: str = "convert",
     facts: Mapping[str, Any] | None = None,
+    sources: Sequence[str] = (),
     rows: Mapping[str, AnyArray] = MappingProxyType({}),
     keep: Callable[[Place], None] | None = None,
 ) -> Store:
@@ -127,6 +133,8 @@ async def write_store(
         First word of the keys of the tasks.
     facts
         Attributes of the store that are not part of its identity.
+    sources
+        Files or corpora that it is made of; the first ones are kept among its attributes.
     rows
         In-memory arrays by name, which need no tasks.
     keep
@@ -169,7 +177,11 @@ async def write_store(
     if keep is not None:
         await asyncio.to_thread(keep, plan.root)
     receipts = [result.receipt for result in results]
-    await asyncio.to_thread(commit_store, plan, receipts, dict(facts or {}))
+    made = dict(facts or {})
+    if sources:
+        named = [url if "://" in url else os.path.abspath(url) for url in sources[:_MAX_SOURCES]]
+        made |= {SOURCES: named, "num_sources": len(sources)}
+    await asyncio.to_thread(commit_store, plan, receipts, made)
     return open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)
 
 

@@ -61,7 +61,8 @@ def merge(
     target
         Path of the pair to write, without suffix, or location of the store.
     to
-        ``"bin"`` for a pair, ``"zarr"`` for a store; None for the format of the sources.
+        ``"bin"`` for a pair, ``"zarr"`` for a store; None for a store if ``target`` ends with
+        ``.zarr``, otherwise for the format of the sources.
     multimodal
         True requires a mode for each sequence, False drops modes; None keeps them if all sources
         have them, and is an error if only some have.
@@ -104,7 +105,8 @@ def merge(
     warn_of_duplicates(paths)
     parts = [open_corpus(path, multimodal or None) for path in paths]
     has_modes = any(part.has_modes for part in parts) if multimodal is None else multimodal
-    form = to or _common_form(parts)
+    is_store = str(target).rstrip("/").endswith(".zarr")
+    form = to or ("zarr" if is_store else _common_form(parts))
     kept = _common_tokenizer(parts)
     corpus = join_corpora(parts, os.path.basename(str(target).rstrip("/")), has_modes)
     base = str(local_path(str(target), "a .bin/.idx pair")) if form == "bin" else ""
@@ -115,7 +117,8 @@ def merge(
         if not base:
             keep = None if kept is None else kept.write
             place = place_of(target)
-            await convert_corpus(corpus, place, workers, grid, verb=": merge", keep=keep)
+            own: dict[str, Any] = {"sources": paths, "keep": keep}
+            await convert_corpus(corpus, place, workers, grid, verb=": merge", **own)
             return
         identity = {"source": [[part.prefix, part.version] for part in parts], "modes": has_modes}
         claim = Claim(write_pair.work_folder(base), identity)

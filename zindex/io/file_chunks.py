@@ -12,6 +12,7 @@ from zindex.io import object_client
 from zindex.io.decompression import DamageError, decompress
 from zindex.io.file_list import SourceFile
 from zindex.io.files import read_range
+from zindex.io.frames import ReportBroken
 from zindex.io.objects import ObjectPath
 from zindex.io.request_threads import map_ahead
 from zindex.io.system_errors import reading
@@ -23,6 +24,8 @@ LOCAL_NBYTES = 1 << 16
 REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
 #: Bytes of the first request, if it is not known whether more are needed.
 FIRST_NBYTES = 1 << 15
+#: Bytes of a chunk of a file that is searched, and of one of decompressed frames.
+SCAN_NBYTES, FRAMES_NBYTES = 1 << 20, 4 << 20
 
 
 def read_chunks(
@@ -71,9 +74,9 @@ def open_local(file: SourceFile) -> Iterator[int]:
         raise StoreNotFoundError(f"no file {file.url} any more; restore it") from None
     try:
         nbytes = os.fstat(descriptor).st_size
-        if nbytes != file.nbytes:
+        if nbytes != file.size:
             raise SourceError(
-                f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it has "
+                f"{file.url} must have {file.size:,} bytes, as when it was listed, it has "
                 f"{nbytes:,}; it was changed since, so open the source again"
             )
         yield descriptor
@@ -82,7 +85,9 @@ def open_local(file: SourceFile) -> Iterator[int]:
 
 
 def read_local(file: SourceFile, descriptor: int, offset: int, nbytes: int) -> bytes:
-    """Return up to ``nbytes`` bytes of an open file."""
+    """Return up to ``nbytes`` bytes of an open file, as it is stored."""
+    if file.full_nbytes is not None and file.frames is None:
+        nbytes = max(0, min(nbytes, (file.nbytes or 0) - offset))
     with reading(file.path):
         return os.pread(descriptor, nbytes, offset)
 
@@ -115,25 +120,67 @@ def look_up(file: SourceFile) -> SourceFile:
     return replace(file, nbytes=found.nbytes, version=found.version)
 
 
-def read_at(file: SourceFile, start: int, stop: int) -> bytes:
-    """Return bytes ``[start, stop)`` of a file that is not compressed and has its listed size.
+def read_at(file: SourceFile, start: int, stop: int, report: ReportBroken | None = None) -> bytes:
+    """Return bytes ``[start, stop)`` of the content of a file, which has its listed size.
+
+    Parameters
+    ----------
+    file
+        A file that is not compressed, or has frames.
+    start, stop
+        The range.
+    report
+        Called for broken frames; see `Frames.read_into`.
 
     Raises
     ------
+    DamageError
+        If a frame is broken, and there is no ``report``.
     SourceError
         If it has changed since it was listed or looked up.
     StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
         If it cannot be read.
     """
+    if file.frames is not None:
+        return file.frames.read(start, stop, partial(read_stored, file), report)
+    return read_stored(file, start, stop)
+
+
+def read_stored(file: SourceFile, start: int, stop: int) -> bytes:
+    """Return bytes ``[start, stop)`` of a file as it is stored; errors are those of `read_at`."""
     if file.is_local:
         with open_local(file) as descriptor:
             return read_local(file, descriptor, start, stop - start)
     assert isinstance(file.place, ObjectPath)
-    of = object_client.Head(file.nbytes or 0, file.version)
+    of = object_client.Head(file.size or 0, file.version)
     try:
         return bytes(object_client.get_range(file.place, start, stop, of=of))
     except FileNotFoundError:
         raise StoreNotFoundError(f"no object {file.place} any more; restore it") from None
+
+
+def content_chunks(
+    file: SourceFile, start: int = 0, report: ReportBroken | None = None
+) -> Generator[bytes, None, None]:
+    """Yield the content of a file that can be read at any offset, from one on.
+
+    Parameters
+    ----------
+    file
+        The file: local, looked up, or with frames, which are decompressed in threads.
+    start
+        The offset.
+    report
+        Called for broken frames; see `Frames.read_into`.
+    """
+    if file.frames is not None:
+        return map_ahead(
+            lambda span: read_at(file, *span, report),
+            file.frames.split(start, FRAMES_NBYTES),
+            num_threads=NUM_AHEAD,
+            num_pending=NUM_AHEAD,
+        )
+    return local_chunks(file, start, SCAN_NBYTES) if file.is_local else remote_chunks(file, start)
 
 
 def remote_chunks(file: SourceFile, start: int) -> Generator[bytes, None, None]:

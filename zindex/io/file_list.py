@@ -5,12 +5,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io.brace_patterns import expand_braces, split_at_commas
 from zindex.io.files import list_keys
+from zindex.io.frames import Frames
 from zindex.io.local import local_path
 from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
 from zindex.io.system_errors import reading
@@ -32,7 +33,7 @@ class SourceFile:
     #: As given by the user, for ``__url__``.
     url: str
     place: Place
-    #: Size; None in an object store until it is looked up.
+    #: Bytes that are read; None in an object store until it is looked up.
     nbytes: int | None
     #: One of `COMPRESSIONS`; None if it is not compressed.
     compression: str | None = None
@@ -42,6 +43,15 @@ class SourceFile:
     version: str = ""
     #: A local copy of its decompressed content, which has `nbytes`.
     copy: Path | None = None
+    #: Its size, if only the first `nbytes` are read, or its frames.
+    full_nbytes: int | None = None
+    #: Where it is read at any offset although it is compressed; `nbytes` are then of the content.
+    frames: Frames | None = field(default=None, compare=False)
+
+    @property
+    def size(self) -> int | None:
+        """Size of the file, or of its local copy; None until it is looked up."""
+        return self.nbytes if self.full_nbytes is None else self.full_nbytes
 
     @property
     def path(self) -> Path:
@@ -57,8 +67,8 @@ class SourceFile:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it can be read from any offset: it has a known size and is not compressed."""
-        return self.compression is None and self.nbytes is not None
+        """Whether it can be read from any offset: it is on this node and not compressed."""
+        return self.is_local and self.compression is None
 
 
 def list_files(

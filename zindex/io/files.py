@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from zindex.io.regular_files import open_file
 from zindex.io.system_errors import reading, writing
 
 _NUM_REQUESTS = 8
+# Errors of paths without a file.
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def write_once(
@@ -122,10 +125,16 @@ def exists(path: Place) -> bool:
 
 
 def file_nbytes(path: Place) -> int | None:
-    """Return the size of a file, or None if it does not exist."""
+    """Return the size of a file, or None if it does not exist or is none."""
     if isinstance(path, Path):
         with reading(path):
-            return path.stat().st_size if path.is_file() else None
+            try:  # Python 3.14's is_file() takes any error for a missing file
+                facts = path.stat()
+            except OSError as error:
+                if error.errno not in _MISSING:
+                    raise
+                return None
+        return facts.st_size if stat.S_ISREG(facts.st_mode) else None
     found = object_client.head(path)
     return None if found is None else found.nbytes
 
@@ -264,3 +273,12 @@ def check_room(path: Place, needed: int) -> None:
             errno.ENOSPC,
             os.strerror(errno.ENOSPC),
         )
+
+
+def modified_seconds(path: Place) -> float | None:
+    """Return the modification time of a file in seconds since 1970; None if it does not exist."""
+    if isinstance(path, Path):
+        with suppress(FileNotFoundError, NotADirectoryError), reading(path):
+            return path.stat().st_mtime
+        return None
+    return object_client.modified_seconds(path)

@@ -361,8 +361,13 @@ def map_file(path: str, nbytes: int | None = None) -> UInt8Array:
                 f"{path} must hold {nbytes:,} bytes, as when it was checked, but now holds "
                 f"{size:,}; it was changed since, so open the dataset again"
             )
-        if size == 0:
-            return np.empty(0, np.uint8)
-        return np.asarray(_Mapping(descriptor, size, path))
+        return map_descriptor(descriptor, size, path)
     finally:
         os.close(descriptor)
+
+
+def map_descriptor(descriptor: int, size: int, path: str) -> UInt8Array:
+    """Map the first bytes of an open file; see `map_file`. The descriptor may be closed."""
+    if size == 0:
+        return np.empty(0, np.uint8)
+    return np.asarray(_Mapping(descriptor, size, path))

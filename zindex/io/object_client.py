@@ -218,6 +218,15 @@ def _head(meta: Mapping[str, Any]) -> Head:
     return Head(int(meta["size"]), f"{meta['e_tag']} {meta['last_modified']}")
 
 
+def modified_seconds(path: ObjectPath) -> float | None:
+    """Return the modification time of an object in seconds since 1970; None if it is missing."""
+    try:
+        meta = ask(path, "looked up", lambda client: client.head(path.key))
+    except FileNotFoundError:
+        return None
+    return float(meta["last_modified"].timestamp())
+
+
 def list_names(path: ObjectPath) -> set[str]:
     """Return the names directly below a place; none over HTTP, which cannot list."""
     if path.is_read_only:

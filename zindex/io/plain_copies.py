@@ -1,5 +1,7 @@
 """Copies of compressed and remote files on this node, decompressed, to be read at any offset.
 
+Files that have frames are not copied: frames are kept when they are first read.
+
 The processes of a node share copies: the one that locks a copy first makes it, while others make
 other ones or wait for it. Copies that no process uses are removed to make room for others.
 """
@@ -23,6 +25,7 @@ from zindex.errors import StoreUnwritableError
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import SourceFile
+from zindex.io.frame_cache import FrameCache, boot_id
 from zindex.io.local import free_nbytes, replacing
 from zindex.io.system_errors import unwritable
 
@@ -75,7 +78,7 @@ class PlainCopies:
         # Sources that share a folder share its copies; a source that grows keeps them.
         parents = sorted({str(file.place.parent) for file in files})
         key = _digest(parents, whole_lines, _VERSION)
-        nbytes = _EXPANSION * sum({file.place: file.nbytes or 0 for file in files}.values())
+        nbytes = sum({file.place: _needed(file) for file in files}.values())
         folders = private_folders("copies")[::-1]  # the temporary folder is local, homes may not be
         if not folders:
             raise StoreUnwritableError(
@@ -87,10 +90,9 @@ class PlainCopies:
         self.folder = base / key
         self._held = _hold(self.folder)
         missing = {file.place: file for file in files if not self._record(file).exists()}
-        self.num_missing = len(missing)
+        self.num_missing = sum(file.frames is None for file in missing.values())
         if missing:
-            needed = _EXPANSION * sum(file.nbytes or 0 for file in missing.values())
-            _make_room(base, needed)
+            _make_room(base, sum(map(_needed, missing.values())))
 
     def __del__(self) -> None:
         if held := getattr(self, "_held", None):
@@ -110,6 +112,13 @@ class PlainCopies:
         """
         record = self._record(file)
         path = record.with_suffix(".content")
+        if file.frames is not None:
+            if not boot_id():  # whether frames are whole would not be known
+                return file, []
+            with contextlib.suppress(OSError):  # without a cache, frames are decompressed again
+                num_frames = len(file.frames.table) - 1
+                file.frames.cache = FrameCache(record, num_frames, file.frames.nbytes)
+            return file, []
         found = _read_record(record, path)
         if found is None:
             with locked(record.with_suffix(".lock")):
@@ -117,14 +126,17 @@ class PlainCopies:
                 if found is None:
                     found = self._make(file, path, record)
         nbytes, damages = found
-        return replace(file, nbytes=nbytes, compression=None, copy=path), damages
+        plain = replace(file, nbytes=nbytes, full_nbytes=None, compression=None, copy=path)
+        return plain, damages
 
     def _record(self, file: SourceFile) -> Path:
-        """Return the file that has the size and the damage of a copy."""
+        """Return the file that has the size and the damage of a copy, or the frames of a file."""
         facts: tuple[object, ...] = (str(file.place), file.nbytes, file.version)
         if isinstance(file.place, Path):
             with contextlib.suppress(OSError):  # then reading the file raises, too
                 facts = os.path.realpath(file.place), file.nbytes, file.place.stat().st_mtime_ns
+        if file.frames is not None:
+            return self.folder / f"{_digest(facts, boot_id())}.cache"
         return self.folder / f"{_digest(facts, file.compression)}.json"
 
     def _make(self, file: SourceFile, path: Path, record: Path) -> tuple[int, list[Damage]]:
@@ -164,6 +176,12 @@ class PlainCopies:
                 error.strerror,
             ) from error
         return nbytes, damages
+
+
+def _needed(file: SourceFile) -> int:
+    """Return the bytes that the copy of a file, or all its frames, may need."""
+    nbytes = file.nbytes or 0
+    return nbytes if file.frames is not None else _EXPANSION * nbytes
 
 
 def _check_free(path: Path) -> None:

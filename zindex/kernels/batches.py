@@ -23,7 +23,8 @@ from zindex.kernels._jit import (
     stream_labels_uint16,
     stream_uint16,
 )
-from zindex.kernels.gather import ROW_NBYTES, WIDTH, _read_span, _widen
+from zindex.kernels.gather import ROW_NBYTES, WIDTH, _read_span
+from zindex.kernels.widening import widen
 
 #: The tokens, labels and loss mask of a sample.
 Row: TypeAlias = tuple[Int64Array, Int64Array, Float32Array]
@@ -177,7 +178,7 @@ def read_samples(
             _fill_row(scratch.view(np.int32), extra, pad, target)
         else:
             widened: Any = np.int64(wide.ctypes.data)
-            _widen(address, width, item, widened)
+            widen(address, widened, width, item)
             _fill_row(wide, extra, pad, target)
     fence()
     return done

@@ -23,6 +23,7 @@ from zindex.kernels._jit import (
     store_int64,
     store_uint8,
 )
+from zindex.kernels.widening import widen
 
 #: Fields of an array's record, each an int64.
 #: Rows of the array, of a file and of an inner chunk, and inner chunks of a file.
@@ -171,7 +172,7 @@ def _read_span(
             if pread(descriptor, pointer(source), nbytes, offset) != nbytes:
                 return False
         if wide:
-            _widen(source, count, load_int64(record + 8 * WIDTH), target)
+            widen(source, target, count, load_int64(record + 8 * WIDTH))
         target += count * target_nbytes
         row += count
     return True
@@ -212,18 +213,3 @@ def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, d
     store_int64(decoder + 8 * DECODED, number)
     store_int64(decoder + 8 * DECODED_RECORD, record)
     return memory
-
-
-@jit
-def _widen(source: int, count: int, width: int, target: int) -> None:
-    """Write integers of a width to an address as int64.
-
-    Each is extracted from the eight bytes at its address, so up to seven bytes after the source are
-    read, which must be allocated.
-    """
-    nbytes = abs(width)
-    shift = 64 - 8 * nbytes
-    mask = -1 if width < 0 else (1 << (8 * nbytes)) - 1
-    for i in range(count):
-        value = load_int64(source + nbytes * i)
-        store_int64(target + 8 * i, ((value << shift) >> shift) & mask)

@@ -5,8 +5,6 @@ caller keeps open, or addresses. Values are copied, widened to int64 or compared
 so that there is one compiled version.
 """
 
-from typing import Any
-
 import numpy as np
 
 from zindex.arrays import Int64Array
@@ -21,6 +19,7 @@ from zindex.kernels._jit import (
     pread,
     store_uint8,
 )
+from zindex.kernels.widening import widen
 
 #: Fields of a group, the spans of one array with one target: bounds of its spans, which groups may
 #: share; offset added to them in this array; addresses of two int64 arrays over extents, the ends
@@ -28,10 +27,11 @@ from zindex.kernels._jit import (
 #: over extents, the file of each or -1; and of an int64 array (files, 2), the addresses of each
 #: file's descriptor + 1 (int32), 0 where it is closed, and of a byte that is set to 1 when the file
 #: is read; number of extents; bytes of a value, negative if signed; address and length of the
-#: target; and the conversion of values.
+#: target; the conversion of values; and, written by the kernel, the largest value that it widened,
+#: -1 if one was negative.
 FIRST, STOP, SHIFT, ENDS, PLACES, FILE_OF, FILES, NUM_EXTENTS, WIDTH = range(9)
-TARGET, TARGET_LENGTH, FORM = 9, 10, 11
-GROUP_LENGTH = 12
+TARGET, TARGET_LENGTH, FORM, LARGEST = 9, 10, 11, 12
+GROUP_LENGTH = 13
 
 #: Fields of the state after the next group and span: the array, file and bytes that are read to
 #: convert them.
@@ -53,34 +53,6 @@ def _find_extent(ends: int, count: int, value: int) -> int:
         else:
             low = middle + 1
     return low
-
-
-@inline
-def _cast(source: int, kind: Any, target: int, target_kind: Any, count: int) -> None:
-    """Write values of one dtype as another."""
-    out = carray(pointer(target), (count,), dtype=target_kind)
-    values = carray(pointer(source), (count,), dtype=kind)
-    for i in range(count):
-        out[i] = values[i]
-
-
-@inline
-def _widen(source: int, target: int, count: int, width: int) -> None:
-    """Write integers as int64."""
-    if width == -4:
-        _cast(source, np.int32, target, np.int64, count)
-    elif width == 2:
-        _cast(source, np.uint16, target, np.int64, count)
-    elif abs(width) == 8:
-        _cast(source, np.int64, target, np.int64, count)
-    elif width == 4:
-        _cast(source, np.uint32, target, np.int64, count)
-    elif width == -2:
-        _cast(source, np.int16, target, np.int64, count)
-    elif width == 1:
-        _cast(source, np.uint8, target, np.int64, count)
-    else:
-        _cast(source, np.int8, target, np.int64, count)
 
 
 @inline
@@ -114,8 +86,8 @@ def gather_extents(
     Parameters
     ----------
     groups
-        Shape (groups, GROUP_LENGTH), int64. The caller keeps the memory at its addresses alive, and
-        the files open.
+        Shape (groups, GROUP_LENGTH), int64, changed. The caller keeps the memory at its addresses
+        alive, and the files open.
     starts, stops
         Shape (spans,), int64: values of the group's array, counted over its extents, without the
         group's shift.
@@ -218,7 +190,9 @@ def _copy_span(
                 source = scratch + source - state[HELD_START]
         if length > 0:
             if form == WIDEN:
-                _widen(source, target, length, width)
+                largest = widen(source, target, length, width)
+                if largest < 0 or record[LARGEST] >= 0:
+                    record[LARGEST] = largest if largest < 0 else max(largest, record[LARGEST])
             elif form == TRUTH:
                 _write_truth(source, target, length, nbytes)
             elif file < 0:

@@ -1,7 +1,8 @@
-"""Keyed token stores: seq, sft, dpo and grpo datasets, and a resumable distributed sampler.
+"""Keyed token stores: datasets of declared kinds of records, and a resumable distributed sampler.
 
-``DatasetFactory.load`` opens a store of any format as a dataset for one kind of training, and
-``StoreFactory`` opens the store itself. The names are those of AstrAI.
+``DatasetFactory.load`` opens a store of any format as a dataset of one kind of record, a preset or
+a `RecordSchema`, and ``StoreFactory`` opens the store itself. The names are those of AstrAI.
+``append`` and ``GrowingDataset`` write and read stores that grow while a model trains.
 """
 
 from typing import TYPE_CHECKING
@@ -9,12 +10,27 @@ from typing import TYPE_CHECKING
 from zindex.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from zindex.formats.keyed.record_schema import RecordSchema as RecordSchema
+    from zindex.formats.keyed.schema_field import Field as Field
     from zindex.formats.keyed.shards import detect_format as detect_format
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
+    from zindex.keyed.growing.compaction import compact as compact
+    from zindex.keyed.growing.compaction import compacting as compacting
+    from zindex.keyed.growing.dataset import GrowingBatches as GrowingBatches
+    from zindex.keyed.growing.dataset import GrowingDataset as GrowingDataset
+    from zindex.keyed.growing.dataset import growing_loader as growing_loader
+    from zindex.keyed.growing.eviction import evict as evict
+    from zindex.keyed.growing.eviction import release as release
+    from zindex.keyed.growing.store import GrowingStore as GrowingStore
+    from zindex.keyed.growing.store import open_growing as open_growing
+    from zindex.keyed.growing.writer import GrowingWriter as GrowingWriter
+    from zindex.keyed.growing.writer import append as append
     from zindex.keyed.loader import keyed_loader as keyed_loader
-    from zindex.keyed.preference_datasets import dpo_collate_fn as dpo_collate_fn
-    from zindex.keyed.preference_datasets import grpo_collate_fn as grpo_collate_fn
+    from zindex.keyed.packed_batches import PackedDataset as PackedDataset
+    from zindex.keyed.record_dataset import KeyedRecordDataset as KeyedRecordDataset
+    from zindex.keyed.record_dataset import dpo_collate_fn as dpo_collate_fn
+    from zindex.keyed.record_dataset import grpo_collate_fn as grpo_collate_fn
     from zindex.keyed.record_split import RecordSplit as RecordSplit
     from zindex.keyed.sampler import ResumableDistributedSampler as ResumableDistributedSampler
     from zindex.keyed.saving import load_bin as load_bin
@@ -28,5 +44,7 @@ if TYPE_CHECKING:
     from zindex.keyed.stores import MmapStore as MmapStore
     from zindex.keyed.stores import StoreFactory as StoreFactory
     from zindex.keyed.stores import ZarrStore as ZarrStore
+    from zindex.loading.token_batches import TokenBatchSampler as TokenBatchSampler
+    from zindex.plan.token_batches import TokenBudget as TokenBudget
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -8,16 +8,25 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceError
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
+from zindex.formats.keyed.schema_presets import PRESETS
 from zindex.formats.keyed.shards import detect_format
-from zindex.io.objects import PlaceLike
+from zindex.io.objects import PlaceLike, is_remote
+from zindex.keyed.field_reads import tensor_dtype
+from zindex.keyed.growing.growing_log import is_growing
 from zindex.keyed.record_split import RecordSplit
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.stores import StoreFactory
-from zindex.keyed.train_types import Output, TrainType
-from zindex.samples.batch import SampleBatch, resolve_positions
+from zindex.plan.token_batches import SampleSizes
+from zindex.samples.batch import BatchTensors, SampleBatch, resolve_positions
 from zindex.store.commit import fingerprint as fingerprint_of
 
 _SPLIT_WEIGHTS = "99,1,0"
+_UNSIZED = (
+    "batches of a token budget need windows or records of zindex, got {}; give it sample_sizes, "
+    "check_packed and read_packed, or choose a batch size"
+)
 
 
 class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
@@ -25,7 +34,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     Parameters
     ----------
-    train_type
+    schema
         Required keys, and the tensors of samples.
     pad_id
         Padding of token ids.
@@ -37,7 +46,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(
         self,
-        train_type: TrainType,
+        schema: RecordSchema,
         *,
         pad_id: int = 0,
         split: str | None = None,
@@ -50,7 +59,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 f"split_weights must come with the split to take, got {split_weights!r} and no "
                 "split; give split='train', 'valid' or 'test'"
             )
-        self.train_type, self.pad_id, self.split = train_type, pad_id, split
+        self.schema, self.pad_id, self.split = schema, pad_id, split
         weights = _SPLIT_WEIGHTS if split_weights is None else split_weights
         self.record_split = RecordSplit(weights, split_seed)
         self.storage: KeyedStore | None = None
@@ -66,8 +75,8 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         load_path
             Its file or folder.
         storage_type
-            ``"h5"``, ``"bin"``, ``"zarr"``, ``"mapped_bin"`` or the name of a registered format;
-            None detects it from the files.
+            ``"h5"``, ``"bin"``, ``"zarr"``, ``"growing"``, ``"mapped_bin"`` or the name of a
+            registered format; None detects it from the files.
         strict
             Whether keys must agree in every shard; see `KeyedStore.load`.
 
@@ -88,38 +97,40 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
             negative ones, and floats that are not finite are errors.
         """
         name = detect_format(load_path) if storage_type is None else storage_type
+        if storage_type is None and is_remote(load_path) and is_growing(load_path):
+            name = "growing"
         return self.open(StoreFactory.create(name).load(load_path, strict=strict))
 
     def open(self, store: KeyedStore) -> Self:
         """Use a loaded store; see `load`."""
-        available = store.keys
-        missing = [key for key in self.train_type.keys if key not in available]
+        available = [*store.keys, *store.text_keys]
+        missing = [key for key in self.schema.keys if key not in available]
         if missing:
             raise MissingKeyError(
-                f"a store for {self.train_type.name!r} needs the keys "
-                f"{', '.join(self.train_type.keys)}, got {', '.join(available)} in {store.path}: "
+                f"a store for {self.schema.name!r} needs the keys "
+                f"{', '.join(self.schema.keys)}, got {', '.join(available)} in {store.path}: "
                 f"{', '.join(missing)} is missing; make it again with all of them"
             )
-        for output in self.outputs_of(store):
-            dtype = store.column(output.key).dtype
-            if output.dtype_of(dtype) is torch.int64 and dtype.kind not in "iu":
+        for field in self.fields_of(store):
+            dtype = store.column(field.key).dtype
+            if tensor_dtype(field, dtype) is torch.int64 and dtype.kind not in "iu":
                 raise SourceError(
-                    f"{output.key} of {store.path} must hold whole numbers, got {dtype}; make the "
+                    f"{field.key} of {store.path} must hold whole numbers, got {dtype}; make the "
                     "store again with an integer dtype"
                 )
         self.num_samples = self._count_samples(store)
         self.storage = store
         return self
 
-    def outputs_of(self, store: KeyedStore) -> tuple[Output, ...]:
+    def fields_of(self, store: KeyedStore) -> tuple[Field, ...]:
         """Return the declared tensors of samples; optional ones only if the store has their key."""
         keys = store.keys
-        return tuple(output for output in self.train_type.outputs if output.key in keys)
+        return tuple(field for field in self.schema.tensors if field.key in keys)
 
     @property
     def required_keys(self) -> list[str]:
         """Required keys of a store."""
-        return list(self.train_type.keys)
+        return list(self.schema.keys)
 
     @property
     def keys(self) -> list[str]:
@@ -151,7 +162,7 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def collate(self, batch: Sequence[Any]) -> Any:
         """Return the tensors of a batch; a ``collate_fn`` for torch's DataLoader."""
-        raise NotImplementedError
+        raise self._undefined("collate")
 
     def __len__(self) -> int:
         return self.num_samples
@@ -181,19 +192,36 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
         indices
             Sample numbers in any order; negative ones count from the end.
         """
-        store = self.opened
         if not len(indices):
             return SampleBatch.of_items([])
-        where = f"{self.train_type.name} of {store.path}"
+        return self._read(self.opened, self.resolve(indices))
+
+    def resolve(self, indices: Sequence[int]) -> Int64Array:
+        """Return the numbers of existing samples, from the start."""
+        where = f"{self.schema.name} of {self.opened.path}"
         numbers, is_padding = resolve_positions(indices, self.num_samples, where)
         if is_padding.any():
             raise TypeError("samples must be numbered by whole numbers, got None")
-        return self._read(store, numbers)
+        return numbers
+
+    def sample_sizes(self) -> SampleSizes:
+        """Return the tokens of every sample, for batches of a `zindex.keyed.TokenBudget`."""
+        raise ConfigError(_UNSIZED.format(type(self).__name__))
+
+    def check_packed(self) -> None:
+        """Raise ConfigError if the samples have no packed batches."""
+        raise ConfigError(_UNSIZED.format(type(self).__name__))
+
+    def read_packed(self, numbers: Int64Array, multiple_of: int) -> BatchTensors:
+        """Return a packed batch of samples by number; see `zindex.keyed.PackedDataset`."""
+        raise NotImplementedError
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that determine the samples, as JSON values."""
         split = None if self.split is None else [self.split, asdict(self.record_split)]
-        return {"train_type": self.train_type.name, "pad_id": self.pad_id, "split": split}
+        schema = self.schema
+        own = {} if PRESETS.get(schema.name) == schema else {"schema": schema.to_json()}
+        return {"train_type": schema.name, "pad_id": self.pad_id, "split": split} | own
 
     def _choose_records(self, num_records: int) -> Int64Array | None:
         """Return the records of the split in ascending order; None for all."""
@@ -201,8 +229,16 @@ class BaseDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def _count_samples(self, store: KeyedStore) -> int:
         """Count the samples of a store, after checking it."""
-        raise NotImplementedError
+        raise self._undefined("_count_samples")
 
     def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return existing samples by number."""
-        raise NotImplementedError
+        raise self._undefined("_read")
+
+    def _undefined(self, name: str) -> NotImplementedError:
+        """Return the error of a subclass that does not define a method."""
+        return NotImplementedError(
+            f"a dataset of keyed stores must define {name}, {type(self).__name__} does not; "
+            "declare the kind of record as a zindex.keyed.RecordSchema and give it to "
+            "DatasetFactory.load, or inherit from zindex.keyed.KeyedRecordDataset"
+        )

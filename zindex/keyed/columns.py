@@ -5,7 +5,7 @@ batches by one kernel call, or `RowReader`. Nothing is copied to shared memory: 
 as the description of its files.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,9 +13,12 @@ import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.formats.keyed.keyed_array import KeyedArray, join_records
+from zindex.kernels.widening import widen_rows
 from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_file_values
 from zindex.samples.batch import empty_array
 from zindex.store.rows import RowReader, Spans, read_many
+
+_INT64 = np.dtype(np.int64)
 
 
 class Items(NamedTuple):
@@ -115,7 +118,7 @@ def column_of_files(arrays: Sequence[KeyedArray], *, mapped: bool = False) -> Co
     return Column(key, values, records.offset, lengths)
 
 
-def read_columns(reads: Sequence[ColumnRead]) -> None:
+def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
     """Fill targets with spans of columns, all in one round.
 
     Parameters
@@ -124,6 +127,11 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
         Spans and targets. Spans must be inside their columns and targets: callers check user input.
         Values of targets outside all spans are unchanged.
 
+    Returns
+    -------
+    largest
+        By the number of a read, its largest value, -1 if one is negative, where that is known.
+
     Raises
     ------
     SourceError
@@ -131,51 +139,75 @@ def read_columns(reads: Sequence[ColumnRead]) -> None:
     VerificationError
         If a chunk of a Zarr store fails its checksum.
     """
-    in_files: list[ColumnRead] = []
-    single: list[ColumnRead] = []
+    files: list[tuple[int, ColumnRead]] = []
+    single: list[int] = []
     wanted: list[Spans] = []
     converted: list[tuple[ColumnRead, AnyArray]] = []
-    shared: list[tuple[list[ColumnRead], int, AnyArray]] = []
+    shared: list[tuple[list[int], int, AnyArray]] = []
     for same in _group_shifted(reads):
-        if len(same) > 1 and (width := same[0].row_width):
-            values, spans, low, high = same[0].values, same[0].spans, same[0].shift, same[-1].shift
+        first, last = reads[same[0]], reads[same[-1]]
+        if len(same) > 1 and (width := first.row_width):
+            values, spans, low, high = first.values, first.spans, first.shift, last.shift
             assert not isinstance(values, FileValues)
             source = empty_array((len(spans.starts), width + high - low), values.dtype)
             wanted.append(Spans(values, spans.starts + low, spans.stops + high, source.reshape(-1)))
             shared.append((same, width, source))
         else:
             single += same
-    for read in single:
+    for number in single:
+        read = reads[number]
         if not read.is_direct:
             source = np.empty(read.target.shape, read.values.dtype)
             converted.append((read, source))
             read = read._replace(target=source)
         values, (starts, stops, places), target, shift = read
         if isinstance(values, FileValues):
-            in_files.append(read)
+            files.append((number, read))
         else:
             if shift:
                 starts, stops = starts + shift, stops + shift
             wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
-    if in_files:
-        gather_file_values(in_files)
+    largest: dict[int, int] = {}
+    if files:
+        known = gather_file_values([read for _, read in files])
+        largest = {
+            number: value
+            for (number, _), value in zip(files, known, strict=True)
+            if value is not None
+        }
     read_many(wanted)
     for read, found in converted:
         read.put(found)
     for same, width, found in shared:
-        for read in same:
-            first = read.shift - same[0].shift
-            np.copyto(read.target.reshape(-1, width), found[:, first : first + width])
+        targets = [reads[number].target for number in same]
+        skipped = [reads[number].shift - reads[same[0]].shift for number in same]
+        if found.dtype.kind in "iu" and all(target.dtype == _INT64 for target in targets):
+            largest |= dict.fromkeys(same, _widen_rows(found, width, skipped, targets))
+        else:
+            for target, skip in zip(targets, skipped, strict=True):
+                np.copyto(target.reshape(-1, width), found[:, skip : skip + width])
+    return largest
 
 
-def _group_shifted(reads: Sequence[ColumnRead]) -> Iterable[list[ColumnRead]]:
+def _widen_rows(
+    rows: AnyArray, width: int, places: Sequence[int], targets: Sequence[AnyArray]
+) -> int:
+    """Write parts of rows as int64; return the largest value, -1 if one is negative."""
+    addresses = [array.__array_interface__["data"][0] for array in (rows, *targets)]
+    nbytes = -rows.itemsize if rows.dtype.kind == "i" else rows.itemsize
+    numbers = np.array(places, np.int64), np.array(addresses[1:], np.int64)
+    return int(widen_rows(addresses[0], nbytes, rows.shape[1], *numbers, (len(rows), width)))
+
+
+def _group_shifted(reads: Sequence[ColumnRead]) -> Iterable[list[int]]:
     """Group the reads of one `RowReader` that differ in their shift alone, as inputs and targets.
 
-    It is then read once for all of them; `gather_file_values` does the same for files.
+    It is then read once for all of them; `gather_file_values` does the same for files. Returns
+    their numbers, by shift.
     """
-    groups: dict[Any, list[ColumnRead]] = {}
+    groups: dict[Any, list[int]] = {}
     for number, read in enumerate(reads):
         is_file = isinstance(read.values, FileValues) or not read.is_direct
         key = number if is_file else (id(read.values), id(read.spans), read.target.shape)
-        groups.setdefault(key, []).append(read)
-    return [sorted(same, key=lambda read: read.shift) for same in groups.values()]
+        groups.setdefault(key, []).append(number)
+    return [sorted(same, key=lambda number: reads[number].shift) for same in groups.values()]

@@ -1,28 +1,27 @@
-"""Create the dataset of a keyed store by kind of training."""
+"""Create the dataset of a keyed store by kind of record."""
 
+import os
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from zindex.errors import ConfigError, check_choice
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Mode
+from zindex.formats.keyed.schema_presets import PRESETS, find_schema
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.keyed.preference_datasets import DPODataset, GRPODataset
-from zindex.keyed.train_types import TRAIN_TYPES
+from zindex.keyed.record_dataset import KeyedRecordDataset
 from zindex.keyed.window_dataset import WindowDataset
 
-#: What a sample is: a window of a stream, or a record.
-Mode = Literal["windows", "records"]
 D = TypeVar("D", bound=type[BaseDataset])
 
 # Options of all datasets, and those of windows only.
 _OPTIONS = ("pad_id", "split", "split_weights", "split_seed")
 _WINDOW_OPTIONS = ("documents", "tail")
 
-_BY_RECORD = {"dpo": DPODataset, "grpo": GRPODataset}
-
 
 class DatasetFactory:
-    """Creates datasets of keyed stores by kind of training: seq, sft, dpo or grpo."""
+    """Creates datasets of keyed stores by kind of record."""
 
     _registered: ClassVar[dict[str, type[BaseDataset]]] = {}
 
@@ -37,7 +36,7 @@ class DatasetFactory:
         """
 
         def add(kind: D) -> D:
-            if train_type in TRAIN_TYPES or train_type in cls._registered:
+            if train_type in PRESETS or train_type in cls._registered:
                 raise ConfigError(
                     f"train_type {train_type!r} is registered already; choose another name"
                 )
@@ -51,41 +50,44 @@ class DatasetFactory:
     @classmethod
     def create(
         cls,
-        train_type: str,
-        window_size: int,
+        train_type: str | os.PathLike[str] | RecordSchema,
+        window_size: int | None = None,
         stride: int | None = None,
         *,
         mode: Mode | None = None,
         **options: Any,
     ) -> BaseDataset:
         """Return a dataset that is not yet loaded; parameters as of `load`."""
-        if train_type in cls._registered:
+        if isinstance(train_type, str) and train_type in cls._registered:
             make: Callable[..., BaseDataset] = cls._registered[train_type]
             return make(window_size, stride, **options)
-        check_choice("train_type", train_type, TRAIN_TYPES)
-        kind = TRAIN_TYPES[train_type]
-        modes = ("records", "windows") if kind.by_record else ("windows",)
-        chosen = modes[0] if mode is None else mode
-        check_choice(f"mode of {train_type!r}", chosen, modes)
+        schema = find_schema(train_type)
+        chosen = schema.modes[0] if mode is None else mode
+        check_choice(f"mode of {schema.name!r}", chosen, schema.modes)
         known = _OPTIONS if chosen == "records" else (*_WINDOW_OPTIONS, *_OPTIONS)
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise ConfigError(
-                f"options of {chosen} of {train_type!r} must be among {', '.join(known)}, got "
+                f"options of {chosen} of {schema.name!r} must be among {', '.join(known)}, got "
                 f"{', '.join(unknown)}; name one of them"
                 + ", or choose mode='windows'"
-                * (not set(unknown).isdisjoint(_WINDOW_OPTIONS))
+                * ("windows" in schema.modes and not set(unknown).isdisjoint(_WINDOW_OPTIONS))
             )
-        if chosen == "windows":
-            return WindowDataset(kind, window_size, stride, **options)
-        return _BY_RECORD[train_type](**options)
+        if chosen == "records":
+            return KeyedRecordDataset(schema, **options)
+        if window_size is None:
+            raise ConfigError(
+                f"windows of {schema.name!r} need a window_size, got none; give the values of a "
+                "window"
+            )
+        return WindowDataset(schema, window_size, stride, **options)
 
     @classmethod
     def load(
         cls,
-        train_type: str,
+        train_type: str | os.PathLike[str] | RecordSchema,
         load_path: PlaceLike,
-        window_size: int,
+        window_size: int | None = None,
         stride: int | None = None,
         storage_type: str | None = None,
         *,
@@ -98,11 +100,13 @@ class DatasetFactory:
         Parameters
         ----------
         train_type
-            ``"seq"``, ``"sft"``, ``"dpo"`` or ``"grpo"``, or a registered one.
+            ``"seq"``, ``"sft"``, ``"dpo"``, ``"grpo"``, ``"kto"``, ``"reward"``, ``"prm"``,
+            ``"prompts"`` or ``"distill"``; a `RecordSchema`, or its YAML file; or a registered
+            class.
         load_path
             The store: a file or folder.
         window_size
-            Values of a window, > 0. Records of ``dpo`` and ``grpo`` are always whole.
+            Values of a window, > 0. Samples that are records need none, as they are whole.
         stride
             Values from one window to the next; None for ``window_size``.
         storage_type
@@ -111,10 +115,10 @@ class DatasetFactory:
         strict
             Whether the keys must agree in every shard; see `KeyedStore.load`.
         mode
-            ``"windows"`` or ``"records"``. By default samples of ``dpo`` and ``grpo`` are records,
-            and those of other types windows. Windows of ``dpo`` and ``grpo`` are those of AstrAI
-            before it had records: all keys are split at the same positions, so pairs are
-            misaligned.
+            ``"windows"`` or ``"records"``, if the kind allows it. By default samples of ``seq`` and
+            ``sft`` are windows, and those of other types records. Windows of ``dpo`` and ``grpo``
+            are those of AstrAI before it had records: all keys are split at the same positions, so
+            pairs are misaligned.
         options
             ``documents``, ``tail``, ``pad_id``, ``split``, ``split_weights`` and ``split_seed``, as
             for `WindowDataset`; records take the last four.

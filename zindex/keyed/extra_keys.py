@@ -1,4 +1,4 @@
-"""Keys of a store beyond those of its train type, and what their values are aligned with.
+"""Keys of a store beyond those of its schema, and what their values are aligned with.
 
 A key with the lengths of a declared one is aligned with it, such as one log-probability per token;
 a key with one value per record is a scalar; others are sequences of their own.
@@ -12,60 +12,67 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray
+from zindex.formats.keyed.schema_field import Field
+from zindex.formats.keyed.schema_presets import KNOWN_KEYS
 from zindex.keyed.columns import Column
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.train_types import KNOWN_KEYS, Output
 
 logger = logging.getLogger(__name__)
 
 # Records or items compared at a time.
 _BLOCK = 1 << 20
 # Names of tensors that datasets add themselves.
-_COMPUTED = frozenset(("document_ids",))
+_COMPUTED = frozenset(
+    ("cu_seqlens", "document_ids", "field_ids", "input_ids", "max_seqlen", "record_ids")
+)
 
 
-def find_record_extras(store: KeyedStore, declared: Sequence[Output]) -> list[Output]:
-    """Return the outputs of extra keys in samples that are records.
+def find_record_extras(
+    store: KeyedStore, declared: Sequence[Field], texts: Sequence[str] = ()
+) -> list[Field]:
+    """Return the fields of extra keys in samples that are records.
 
     Parameters
     ----------
     store
         The store.
     declared
-        The outputs of its train type, all of which are in the store.
+        The fields of its schema, all of which are in the store.
+    texts
+        Names of the texts of a sample.
     """
-    anchors = [output for output in declared if output.like is None]
+    anchors = [field for field in declared if field.like is None]
     count = store.column(anchors[0].key).num_records
     extras = []
-    for key in _find_extra_keys(store, declared):
+    for key in _find_extra_keys(store, declared, texts):
         column = store.column(key)
         if column.num_records != count:
             _leave_out(store, key, "its records do not match those of the other keys")
             continue
 
-        def is_aligned(anchor: Output, column: Column = column) -> bool:
+        def is_aligned(anchor: Field, column: Column = column) -> bool:
             return _has_equal_lengths(column, store.column(anchor.key))
 
         num_axes = 1 if column.lengths is None else 2
-        is_scalar = num_axes == 1 and _has_one_per_record(column)
+        is_scalar = num_axes == 1 and has_one_per_record(column)
         extras.append(_align(key, num_axes, is_scalar, anchors, is_aligned))
     return extras
 
 
-def infer_extras(items: Sequence[Mapping[str, Any]], declared: Sequence[Output]) -> list[Output]:
-    """Return the outputs of extra tensors in samples that are records."""
-    anchors = [output for output in declared if output.like is None]
-    known = {output.name for output in declared}
+def infer_extras(items: Sequence[Mapping[str, Any]], declared: Sequence[Field]) -> list[Field]:
+    """Return the fields of extra tensors in samples that are records."""
+    anchors = [field for field in declared if field.like is None]
+    known = {field.name for field in declared}
     extras = []
     for name, value in items[0].items() if items else ():
         if name in known or not isinstance(value, torch.Tensor | list):
             continue
         if isinstance(value, torch.Tensor) and value.ndim == 0:
-            extras.append(Output(name, name, "numbers"))
+            extras.append(Field(name, values="numbers"))
             continue
         num_axes = 2 if isinstance(value, list) else 1
 
-        def is_aligned(anchor: Output, name: str = name, num_axes: int = num_axes) -> bool:
+        def is_aligned(anchor: Field, name: str = name, num_axes: int = num_axes) -> bool:
             def lengths(one: Any) -> Any:
                 return list(map(len, one)) if num_axes == 2 else len(one)
 
@@ -76,9 +83,9 @@ def infer_extras(items: Sequence[Mapping[str, Any]], declared: Sequence[Output])
 
 
 def find_window_extras(
-    store: KeyedStore, declared: Sequence[Output]
-) -> tuple[list[Output], list[Output]]:
-    """Return the outputs of extra keys in windows: with one value per token, and per record.
+    store: KeyedStore, declared: Sequence[Field]
+) -> tuple[list[Field], list[Field]]:
+    """Return the fields of extra keys in windows: with one value per token, and per record.
 
     Floats and booleans belong to targets, as a loss mask does; integers to inputs, as positions.
     """
@@ -87,23 +94,26 @@ def find_window_extras(
     for key in _find_extra_keys(store, declared):
         column = store.column(key)
         shift = 0 if column.dtype.kind in "iu" else 1
-        output = Output(key, key, "numbers", shift=shift)
+        field = Field(key, values="numbers", shift=shift)
         known = column.num_records is not None and first.num_records is not None
         if column.length == first.length and (not known or _has_equal_lengths(column, first)):
-            of_tokens.append(output)
-        elif known and column.num_records == first.num_records and _has_one_per_record(column):
-            of_records.append(output)
+            of_tokens.append(field)
+        elif known and column.num_records == first.num_records and has_one_per_record(column):
+            of_records.append(field)
         else:
             reason = f"it has neither one value per token of {first.key!r} nor one per record"
             _leave_out(store, key, reason)
     return of_tokens, of_records
 
 
-def _find_extra_keys(store: KeyedStore, declared: Sequence[Output]) -> Iterator[str]:
-    """Yield the keys that no train type names, and that no other tensor is called."""
-    taken = {output.name for output in declared} | {output.mask for output in declared}
+def _find_extra_keys(
+    store: KeyedStore, declared: Sequence[Field], texts: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the keys that no schema of AstrAI names, and that no other tensor is called."""
+    taken = {name for field in declared for name in (field.name, field.mask)} | {*texts}
+    known = KNOWN_KEYS | {field.key for field in declared}
     for key in store.keys:
-        if key in KNOWN_KEYS:
+        if key in known:
             continue
         if key in taken | _COMPUTED:
             _leave_out(store, key, "samples have another tensor of that name; rename the key")
@@ -115,20 +125,20 @@ def _align(
     key: str,
     num_axes: int,
     is_scalar: bool,
-    anchors: Sequence[Output],
-    is_aligned: Callable[[Output], bool],
-) -> Output:
-    """Return the output of a key, along the axes of the first anchor whose lengths it has."""
+    anchors: Sequence[Field],
+    is_aligned: Callable[[Field], bool],
+) -> Field:
+    """Return the field of a key, along the axes of the first anchor whose lengths it has."""
     for anchor in anchors:  # one value per item of a group
         if len(anchor.axes) > num_axes and is_aligned(anchor):
-            return Output(key, key, "numbers", axes=anchor.axes[:num_axes])
+            return Field(key, values="numbers", axes=anchor.axes[:num_axes], like=anchor.key)
     if is_scalar:
-        return Output(key, key, "numbers")
+        return Field(key, values="numbers")
     for anchor in anchors:
         if len(anchor.axes) == num_axes and is_aligned(anchor):
             axes, pads_left = anchor.axes, anchor.pads_left
-            return Output(key, key, "numbers", axes=axes, pads_left=pads_left)
-    return Output(key, key, "numbers", axes=(key, f"{key} item")[:num_axes])
+            return Field(key, values="numbers", axes=axes, like=anchor.key, pads_left=pads_left)
+    return Field(key, values="numbers", axes=(key, f"{key} item")[:num_axes])
 
 
 def _leave_out(store: KeyedStore, key: str, reason: str) -> None:
@@ -136,7 +146,7 @@ def _leave_out(store: KeyedStore, key: str, reason: str) -> None:
     logger.warning("samples of %s do not have the key %r: %s", store.path, key, reason)
 
 
-def _has_one_per_record(column: Column) -> bool:
+def has_one_per_record(column: Column) -> bool:
     """Return whether each record is a single value."""
     count = column.num_records
     if count is None or column.length != count:

@@ -4,16 +4,19 @@ Nothing is copied to shared memory: values are pickled as the description of the
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int32Array, Int64Array
 from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.keyed_array import KeyedArray
+from zindex.io.leased_maps import LeasedMaps
 from zindex.io.local import map_file
 from zindex.kernels import gather_extents
 from zindex.kernels.gather import DESCRIPTORS, USED
@@ -23,6 +26,8 @@ from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
+# Spans that a process reads before it asks for leases, which take as long as some hundreds.
+_SPANS_BEFORE_MAPS = 4096
 # Less than what malloc takes from the system anew at every call.
 _SCRATCH_NBYTES = 1 << 16
 
@@ -60,7 +65,7 @@ class ColumnRead(NamedTuple):
         (starts, stops, places), width = self.spans, self.target.shape[-1]
         is_whole = 0 < self.target.size == len(places) * width and places[0] == 0
         is_whole = is_whole and bool((stops - starts == width).all())
-        return width if is_whole and bool((np.diff(places) == width).all()) else 0
+        return width if is_whole and bool((places[1:] - places[:-1] == width).all()) else 0
 
     def put(self, values: AnyArray) -> None:
         """Convert the spans of ``values`` into the target's shape; leave the rest unchanged."""
@@ -80,41 +85,72 @@ class FileValues:
     arrays
         Of one key, one for each shard, with the same dtype.
     mapped
-        Whether to memory-map the files: batches take two thirds of the time, but a file that is
-        truncated while open kills the process with SIGBUS.
+        Whether to memory-map all files: a file that is truncated while open kills the process with
+        SIGBUS.
 
     Notes
     -----
     Pickled as the description of its files, which each process opens on first use. If a file is
-    truncated while open, reads of the lost part raise an error.
+    truncated while open, reads of the lost part raise an error. A process that reads many spans
+    maps the files for which it gets a lease; see `zindex.io.leased_maps`.
     """
 
     def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool = False) -> None:
         self.mapped = mapped
         self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
         self.dtype = np.dtype(self.arrays[0].dtype)
+        self._num_spans = 0
+        self._files: dict[str, FlatFile] = {}
 
     def __len__(self) -> int:
         return sum(array.length for array in self.arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped}
+        own = {"_num_spans": 0, "_files": dict[str, FlatFile]()}
+        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped} | own
 
     @property
     def table(self) -> "_Table":
-        """The extents in this process."""
+        """The extents in this process; callers that use its addresses keep a reference."""
         table: _Table | None = vars(self).get("_table")
+        is_due = not self.mapped and self._num_spans >= _SPANS_BEFORE_MAPS
+        if table is not None and not is_due and table.is_held():
+            return table
+        leases = None
+        if is_due:
+            self._num_spans = -sys.maxsize  # once a lease was asked for, files are read again
+            leases = LeasedMaps(WeakMethod(self._drop_table))
+        made = _Table(self.arrays, self._files, mapped=self.mapped, leases=leases)
         if table is None:
-            # Concurrent threads must share one table, because they use its addresses.
-            table = vars(self).setdefault("_table", _Table(self.arrays, mapped=self.mapped))
-        return table
+            made = vars(self).setdefault("_table", made)  # concurrent threads share one table
+        else:
+            vars(self)["_table"] = made
+        return made
+
+    def _drop_table(self) -> None:
+        """Have the extents looked up again."""
+        vars(self).pop("_table", None)
+
+    def count_spans(self, count: int) -> None:
+        """Count spans that this process reads: many of them pay for maps."""
+        self._num_spans += count
 
 
 class _Table:
-    """A column's extents in this process; keeps their memory alive."""
+    """A column's extents in this process; keeps their memory alive.
 
-    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool) -> None:
-        self.mapped = mapped
+    ``files`` are those that were checked before, and may be open, by path; others are added.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[KeyedArray],
+        files: dict[str, FlatFile],
+        *,
+        mapped: bool,
+        leases: LeasedMaps | None = None,
+    ) -> None:
+        self.mapped, self.leases, self._known = mapped, leases, files
         self.dtype = np.dtype(arrays[0].dtype)
         self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
         self.places = np.concatenate([array.span_start for array in arrays])
@@ -141,6 +177,10 @@ class _Table:
             -self.dtype.itemsize if self.dtype.kind == "i" else self.dtype.itemsize,
         )
 
+    def is_held(self) -> bool:
+        """Return whether all maps may be read."""
+        return self.leases is None or self.leases.is_held()
+
     def _add(self, array: KeyedArray, places: Int64Array, file_of: Int32Array) -> None:
         """Register the extents of a shard: in a file, or at an address."""
         for number in np.flatnonzero(array.span_start < 0).tolist():
@@ -151,28 +191,25 @@ class _Table:
         in_file = (starts >= 0) & (lengths > 0)
         if not in_file.any():
             return
-        try:
-            array.check_unchanged()
-            nbytes = os.stat(array.path).st_size
-        except FileNotFoundError as error:
-            raise StoreNotFoundError(
-                f"{array.path} must still be there, as when the store was described; load it again"
-            ) from error
         needed = int((starts + lengths * self.dtype.itemsize)[in_file].max())
-        if nbytes < needed:
-            raise SourceError(
-                f"{array.path} must have at least {needed:,} bytes, as when the store was "
-                f"described, it has {nbytes:,}; load the store again"
-            )
+        reader = self._known.get(array.path)
+        content = None
         if self.mapped:
-            content = map_file(array.path, nbytes)
+            content = map_file(array.path, _check_size(array, needed))
+        elif reader is None:
+            version = None if array.modified is None else str(array.modified)
+            reader = FlatFile(array.path, _check_size(array, needed), np.uint8, version)
+            self._known[array.path] = reader
+        if self.leases is not None:
+            content = self.leases.map(array.path, needed, array.modified)
+        if content is not None:
             self.owners.append(content)
             places[in_file] += content.ctypes.data
             return
+        assert reader is not None
         file_of[in_file] = len(self.readers)
-        version = None if array.modified is None else str(array.modified)
         # All keys of a file share its descriptor.
-        self.readers.append(FlatFile(array.path, nbytes, np.uint8, version))
+        self.readers.append(reader)
 
     def bind(self, number: int) -> OpenArray:
         """Make a file's descriptor visible to kernels, and return its state in this process."""
@@ -209,15 +246,40 @@ class _Table:
         return values
 
 
-def gather_file_values(reads: Sequence[ColumnRead]) -> None:
+def _check_size(array: KeyedArray, needed: int) -> int:
+    """Return the bytes of a file, after checking that it is the one that was described."""
+    try:
+        array.check_unchanged()
+        nbytes = os.stat(array.path).st_size
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(
+            f"{array.path} must still be there, as when the store was described; load it again"
+        ) from error
+    if nbytes < needed:
+        raise SourceError(
+            f"{array.path} must have at least {needed:,} bytes, as when the store was described, "
+            f"it has {nbytes:,}; load the store again"
+        )
+    return nbytes
+
+
+def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
     """Fill targets with spans of values in files, by calls of one kernel.
 
     Parameters
     ----------
     reads
         Direct reads of `FileValues`, with spans inside their columns and targets.
+
+    Returns
+    -------
+    largest
+        Of each read, the largest value, -1 if one is negative, or None if that is unknown: only
+        conversions to int64 tell it.
     """
     groups: list[tuple[int, ...]] = []
+    tables: list[_Table] = []
+    opened: dict[int, _Table] = {}
     firsts: dict[int, tuple[int, int]] = {}
     spans: list[CopySpans] = []
     stop = 0
@@ -235,7 +297,13 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
             stop = bounds[1]
         # The array interface returns an address in half the time of ctypes.
         address = target.__array_interface__["data"][0]
-        groups.append((*bounds, read.shift, *values.table.record, address, target.size, form))
+        table = opened.get(id(values))
+        if table is None:
+            values.count_spans(len(read.spans.starts))
+            table = opened[id(values)] = values.table
+        tables.append(table)
+        record = table.record
+        groups.append((*bounds, read.shift, *record, address, target.size, form, 0))
     starts, stops, places = (
         spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
     )
@@ -244,26 +312,27 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> None:
     scratch = np.empty(_SCRATCH_NBYTES, np.uint8)
     buffer = scratch.__array_interface__["data"][0], _SCRATCH_NBYTES
     is_first = True
+    unknown = {number for number, group in enumerate(groups) if group[-2] != gather_extents.WIDEN}
     while True:
         ticket = open_files.begin_read()
         try:
             if gather_extents.gather_extents(fields, starts, stops, places, *buffer, state):
-                return
+                largest = fields[:, gather_extents.LARGEST].tolist()
+                return [None if i in unknown else value for i, value in enumerate(largest)]
         finally:
             open_files.end_read(ticket)
         number, _, span = state[:3].tolist()
         if is_first:
-            for values, wanted, _, shift in reads:
-                assert isinstance(values, FileValues)
-                values.table.open(wanted.starts + shift, wanted.stops + shift)
+            for table, (_, wanted, _, shift) in zip(tables, reads, strict=True):
+                table.open(wanted.starts + shift, wanted.stops + shift)
             is_first = False
             continue
         # A file has changed, or there are too many to keep open.
-        values, _, target, shift = reads[number]
-        assert isinstance(values, FileValues)
+        _, _, target, shift = reads[number]
         start, stop, place = int(starts[span]) + shift, int(stops[span]) + shift, int(places[span])
         assert 0 <= place <= place + stop - start <= target.size, "callers check spans"
-        found = values.table.read(start, stop)
+        unknown.add(number)
+        found = tables[number].read(start, stop)
         if target.dtype == _BOOL:
             found = found.view(f"u{found.itemsize}") != 0
         target.reshape(-1)[place : place + stop - start] = found

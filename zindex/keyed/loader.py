@@ -5,15 +5,17 @@ from typing import Any, Unpack
 
 from zindex.errors import ConfigError
 from zindex.keyed.base_dataset import BaseDataset
+from zindex.keyed.packed_batches import PackedDataset
 from zindex.keyed.sampler import find_ranks
 from zindex.loading.loader import Loader, ReadSettings, loader
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName
+from zindex.plan.token_batches import TokenBudget
 
 
 def keyed_loader(
     dataset: Any,
-    batch_size: int,
+    batch_size: int | TokenBudget,
     *,
     num_epochs: int | None = 1,
     shuffle: bool = True,
@@ -31,7 +33,9 @@ def keyed_loader(
     dataset
         A dataset of ``DatasetFactory.load``, or any map-style dataset with a ``collate``.
     batch_size
-        Samples of this rank in each batch, the same on all ranks.
+        Samples of this rank in each batch, the same on all ranks; or a `zindex.keyed.TokenBudget`,
+        for batches of samples of any number with nearly equal tokens. With its layout ``"packed"``
+        they are those of a `zindex.keyed.PackedDataset`, which the dataset may also be itself.
     num_epochs
         Passes over the dataset, with batches across their ends; None makes one pass per iteration,
         for validation and for trainers that count epochs themselves.
@@ -78,11 +82,25 @@ def keyed_loader(
                 sampler.count_delivered(batch_size_of(batch))
                 save(sampler.state_dict())
 
-    ``count_delivered`` is needed with workers, which prefetch indices. For validation use
+    ``count_delivered`` is needed with workers, which prefetch indices. With a budget of tokens::
+
+        packed = PackedDataset(dataset)
+        sampler = TokenBatchSampler(packed, TokenBudget(16_384), num_epochs=3)
+        for batch in DataLoader(packed, batch_sampler=sampler, collate_fn=packed.collate):
+            ...
+            sampler.count_delivered()
+            save(sampler.state_dict())
+
+    For validation use
     ``shuffle=False, tail="exact"``, so that no sample counts twice.
     """
     if isinstance(dataset, BaseDataset):
         dataset.opened  # noqa: B018 - raises NotLoadedError
+    if isinstance(batch_size, TokenBudget):
+        if batch_size.layout == "packed" and isinstance(dataset, BaseDataset):
+            dataset = PackedDataset(dataset)
+    else:
+        batch_size = check_whole("batch_size", batch_size, 1)
     reading["collate"] = reading.get("collate") or getattr(dataset, "collate", None)
     if reading["collate"] is None:
         raise ConfigError(
@@ -92,7 +110,7 @@ def keyed_loader(
     rank, num_ranks = find_ranks(None, rank, num_ranks)
     return loader(
         dataset,
-        micro_batch_size=check_whole("batch_size", batch_size, 1),
+        micro_batch_size=batch_size,
         data_parallel_rank=rank,
         data_parallel_size=num_ranks,
         num_epochs=num_epochs,

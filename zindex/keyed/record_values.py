@@ -8,13 +8,13 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
 from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.keyed.columns import read_columns
+from zindex.keyed.field_reads import FieldRead
 from zindex.keyed.file_values import ColumnRead, CopySpans
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.value_checks import OutputRead
 from zindex.keyed.windows import WindowSpans, divide_spans
 
 
-def spread_records(store: KeyedStore, reads: Sequence[OutputRead], bounds: Int64Array) -> None:
+def spread_records(store: KeyedStore, reads: Sequence[FieldRead], bounds: Int64Array) -> None:
     """Fill targets with the value of the record of each token.
 
     Parameters
@@ -32,7 +32,7 @@ def spread_records(store: KeyedStore, reads: Sequence[OutputRead], bounds: Int64
         If a float is not finite.
     """
     wanted: list[ColumnRead] = []
-    spread: list[tuple[OutputRead, AnyArray, Int64Array, Int64Array, Int64Array]] = []
+    spread: list[tuple[FieldRead, AnyArray, Int64Array, Int64Array, Int64Array]] = []
     for read in reads:
         (starts, stops, places), shift = read.spans, read.shift
         whole = WindowSpans(np.arange(len(starts)), places, starts + shift, stops - starts)
@@ -47,7 +47,7 @@ def spread_records(store: KeyedStore, reads: Sequence[OutputRead], bounds: Int64
         wrong = find_invalid(values, is_tokens=False)
         if wrong is not None:
             where = f"record {records[wrong]:,} of {store.path}"
-            raise SourceError(describe_invalid(read.output.key, values[wrong].item(), where))
+            raise SourceError(describe_invalid(read.field.key, values[wrong].item(), where))
         before = np.cumsum(lengths) - lengths
         positions = np.repeat(first - before, lengths) + np.arange(int(lengths.sum()))
         read.array.reshape(-1)[positions] = np.repeat(values, lengths)

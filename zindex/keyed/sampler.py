@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, check_choice
+from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.loading.order import Order, SampleOrder
 from zindex.loading.sampler import BatchPlan, check_ranks
@@ -20,6 +20,8 @@ from zindex.plan.tail import Tail, TailName, parse_tail
 
 # Indices computed at a time.
 _BLOCK = 1024
+# Keys of the states of AstrAI's sampler.
+_ASTRAI_KEYS = {"epoch", "iter"}
 
 
 class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
@@ -79,6 +81,8 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
     unless ``count_delivered`` is called after every batch. ``torchdata``'s ``StatefulDataLoader``
     keeps the state of each batch, and so does the ``Loader`` of `keyed_loader`, whose states equal
     those of this sampler in its ``"keyed"`` order.
+    In AstrAI's order, its own states ``{"epoch": ..., "iter": ...}`` are read, too, and ``epoch``
+    and ``iter`` may be assigned as its trainers do.
 
     Examples
     --------
@@ -156,6 +160,23 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         """Number of the current pass, or of the next one if none is running."""
         return self._find_next() // self.num_samples
 
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    @property
+    def iter(self) -> int:
+        """Samples of this rank in the current pass that count as taken, as AstrAI names them.
+
+        With ``epoch`` it is a state of AstrAI, on the same number of ranks: ``state_dict()`` is
+        one for any number. Assigning it goes to that place, which needs AstrAI's order.
+        """
+        return self._find_resumed() % self.num_samples // self.num_ranks
+
+    @iter.setter
+    def iter(self, num_taken: int) -> None:
+        self.load_state_dict({"epoch": self.epoch, "iter": num_taken})
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of a pass; setting the current pass has no effect.
 
@@ -203,10 +224,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
             wrapped samples, and ``epoch``: plain values. A pass without another step is finished:
             ``epoch`` is then the next one, and samples dropped by ``drop_last`` are counted.
         """
-        position = self._find_position()
-        stop = self.plan.find_stop(position)
-        is_finished = self.plan.count_steps(position, stop) == 0
-        return self.plan.state_at(stop if is_finished else position).to_dict()
+        return self.plan.state_at(self._find_resumed()).to_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state with the next iteration.
@@ -215,14 +233,52 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         ----------
         state_dict
             The result of ``state_dict()`` on any number of ranks. If ``drop_last`` leaves nothing
-            of its pass for this number of ranks, the next iteration is empty.
+            of its pass for this number of ranks, the next iteration is empty. Or the ``epoch`` and
+            ``iter`` of AstrAI's sampler of the same seed and samples, on as many ranks.
 
         Raises
         ------
         StateMismatchError
-            If the state belongs to other samples, or to another order of them.
+            If the state belongs to other samples, or to another order of them; or AstrAI's could
+            mean two passes.
         """
-        self._begin_at(self.plan.parse_state(state_dict))
+        if isinstance(state_dict, Mapping) and set(state_dict) == _ASTRAI_KEYS:
+            self._begin_at(self._read_astrai(state_dict["epoch"], state_dict["iter"]))
+        else:
+            self._begin_at(self.plan.parse_state(state_dict))
+
+    def _read_astrai(self, epoch: Any, num_taken: Any) -> int:
+        """Return the position of a state of AstrAI, counted over all passes."""
+        shown = f"{{'epoch': {epoch!r}, 'iter': {num_taken!r}}}"
+        if self.order.kind == "keyed":
+            raise StateMismatchError(
+                f"a state of AstrAI's sampler, {shown}, must come with its order of samples, got "
+                "order='keyed'; create the sampler with order='astrai_randperm' and the seed of "
+                "that run"
+            )
+        if type(epoch) is not int or type(num_taken) is not int or min(epoch, num_taken) < 0:
+            raise StateMismatchError(
+                "epoch and iter of a state of AstrAI's sampler must be whole numbers from 0 on, "
+                f"got {shown}; give those of its checkpoint"
+            )
+        # Some versions count on from pass to pass.
+        per_rank = self.plan.count_steps(0, self.num_samples)
+        num_passes, num_taken = divmod(num_taken, per_rank)
+        is_ended = num_passes > 0 and num_taken == 0
+        if num_passes > epoch + is_ended:
+            raise StateMismatchError(
+                f"iter of a state of AstrAI's sampler must be at most {(epoch + 1) * per_rank:,} "
+                f"in pass {epoch} of {per_rank:,} samples per rank, got {shown}; use as many "
+                "ranks, the same tail and the same samples as that run"
+            )
+        if is_ended and epoch > 0:
+            raise StateMismatchError(
+                f"iter of a state of AstrAI's sampler must be within a pass of {per_rank:,} "
+                f"samples per rank, got {shown}, which may be before or after pass {epoch}; give "
+                f"iter 0 and epoch {epoch} or {epoch + 1}"
+            )
+        position: int = (epoch + is_ended) * self.num_samples + num_taken * self.num_ranks
+        return position
 
     def _begin_at(self, position: int) -> None:
         """Start the next iteration at a position; the current one is no longer counted."""
@@ -233,6 +289,12 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         self._delivered = None if self._delivered is None else 0
         self._is_ended = False
         self._iteration += 1
+
+    def _find_resumed(self) -> int:
+        """Return the position of the state: the next pass if no step of this one is left."""
+        position = self._find_position()
+        stop = self.plan.find_stop(position)
+        return position if self.plan.count_steps(position, stop) else stop
 
     @property
     def _num_done(self) -> int:

@@ -16,6 +16,7 @@ from zindex.errors import ConfigError
 from zindex.formats.keyed.bin_folder import read_bin_shards, write_bin_folder
 from zindex.formats.keyed.h5_file import EMPTY_DTYPE, read_h5_shards, write_h5_file
 from zindex.formats.keyed.keyed_array import open_h5, sum_lengths
+from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.formats.keyed.value_rules import check_records
 
 #: A record: flat values, or a list of them if it is a group of items.
@@ -179,7 +180,7 @@ def _to_arrays(tensor_group: TensorGroup) -> dict[str, list[Any]]:
         key: [_to_array(record, key) for record in records] for key, records in tensor_group.items()
     }
     for key, records in arrays.items():
-        check_records(key, records, "these tensors")
+        check_records(key, records, "these tensors", is_tokens=key in TOKEN_KEYS)
     return arrays
 
 

@@ -1,7 +1,7 @@
 """Base class of keyed stores: keys, and spans of their values as tensors."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceEr
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.columns import Column, read_columns
 from zindex.keyed.file_values import CopySpans
+from zindex.store.record_reader import RecordReader
 
 Keys = list[str] | tuple[str, ...]
 
@@ -35,6 +36,8 @@ class KeyedStore:
     def __init__(self) -> None:
         self._columns: dict[str, Column] | None = None
         self._is_strict = True
+        # Reads texts, bytes and JSON values, which no column has.
+        self._texts: RecordReader | None = None
         self.path: Place | None = None
         self.fingerprint = ""
         #: Number of ids of the vocabulary of its tokens; None if the store does not know it.
@@ -72,7 +75,10 @@ class KeyedStore:
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
         """Return the columns of the files at a path, and their fingerprint."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"a keyed store must define _open, {type(self).__name__} does not; return the column "
+            "of each key and a fingerprint, as zindex.keyed.ZarrStore does"
+        )
 
     @property
     def is_loaded(self) -> bool:
@@ -83,6 +89,31 @@ class KeyedStore:
     def keys(self) -> list[str]:
         """Sorted names of the arrays; empty before ``load``."""
         return sorted(self._columns or ())
+
+    @property
+    def text_keys(self) -> list[str]:
+        """Sorted names of texts, bytes and JSON values, which only Zarr stores have."""
+        return [] if self._texts is None else sorted(self._texts.fields)
+
+    @property
+    def num_text_records(self) -> int | None:
+        """Records of texts; None if there are no texts."""
+        return None if self._texts is None else len(self._texts)
+
+    def read_texts(self, keys: Sequence[str], records: Int64Array) -> dict[str, list[Any]]:
+        """Return the texts, bytes or JSON values of records, by key; None where one lacks them.
+
+        Parameters
+        ----------
+        keys
+            Of ``text_keys``.
+        records
+            Shape (records,), int64, in any order.
+        """
+        if not keys or self._texts is None:
+            return {}
+        rows = self._texts.read_many(records, keys)
+        return {key: [row.get(key) for row in rows] for key in keys}
 
     @property
     def num_records(self) -> int | None:

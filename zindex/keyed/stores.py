@@ -17,6 +17,7 @@ from zindex.keyed.store import KeyedStore
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store as ArrayStore
 from zindex.store.open import open_store
+from zindex.store.record_reader import RecordReader
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, read_fields
 from zindex.store.scratch import IMPORT_KEY
 from zindex.store.tokenizer_note import read_note
@@ -70,7 +71,7 @@ class MmapStore(_FileStore):
 
 
 class MappedStore(MmapStore):
-    """Memory-mapped `MmapStore`: a third faster, for files that no process truncates.
+    """Memory-mapped `MmapStore`, for files that no process truncates, on any file system.
 
     Truncating a file while it is open kills the process with SIGBUS.
     """
@@ -81,7 +82,8 @@ class MappedStore(MmapStore):
 class ZarrStore(KeyedStore):
     """A store of records whose fields are numbers, such as ``zindex convert`` writes of HDF5 files.
 
-    Each numeric field is a key; text fields are ignored. A record is a document, a pair or a group.
+    Each numeric field is a key. A record is a document, a pair or a group.
+    Texts, bytes and JSON values are ``text_keys``, which samples have if their schema says so.
     If a key has a companion ``<key>_length``, its records are groups of consecutive items with
     these lengths. The store may be in an object store; chunks are verified on first read.
     """
@@ -116,6 +118,8 @@ class ZarrStore(KeyedStore):
             )
             for name, field in numbers.items()
         }
+        texts = [name for name in fields if name not in (KEY, *numbers)]
+        self._texts = RecordReader(store, texts) if texts and has_records else None
         columns: dict[str, Column] = {}
         for name, column in found.items():
             if not (name.endswith(LENGTH_SUFFIX) and name.removesuffix(LENGTH_SUFFIX) in found):
@@ -188,7 +192,7 @@ class _Entry:
 
 
 class StoreFactory:
-    """Creates stores by format name: ``"h5"``, ``"bin"``, ``"zarr"``, ``"mapped_bin"``, others.
+    """Creates stores by format name: ``"h5"``, ``"bin"``, ``"zarr"``, ``"growing"``, others.
 
     Packages add formats with an entry point in the group ``zindex.keyed_stores``, programs with
     the decorator ``register``.
@@ -201,12 +205,13 @@ class StoreFactory:
     """
 
     _entries: ClassVar[dict[str, _Entry]] = {
-        form: _Entry(EntryPoint(form, f"zindex.keyed.stores:{name}", "").load, category="builtin")
+        form: _Entry(EntryPoint(form, f"zindex.keyed.{name}", "").load, category="builtin")
         for form, name in (
-            ("h5", "H5Store"),
-            ("bin", "MmapStore"),
-            ("zarr", "ZarrStore"),
-            ("mapped_bin", "MappedStore"),
+            ("h5", "stores:H5Store"),
+            ("bin", "stores:MmapStore"),
+            ("zarr", "stores:ZarrStore"),
+            ("mapped_bin", "stores:MappedStore"),
+            ("growing", "growing.store:GrowingStore"),
         )
     }
 

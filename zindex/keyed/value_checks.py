@@ -1,40 +1,29 @@
 """Check the values that a batch reads: token ids of the vocabulary, and finite floats."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from zindex.arrays import AnyArray, BoolArray
+from zindex.arrays import BoolArray
 from zindex.errors import SourceError
 from zindex.formats.keyed.value_rules import describe_invalid
-from zindex.keyed.columns import Column
-from zindex.keyed.file_values import ColumnRead, CopySpans
+from zindex.keyed.field_reads import FieldRead
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.train_types import Output
 
 _ALL_IDS = 1 << 63
 
 
-class OutputRead(NamedTuple):
-    """One tensor of a batch, and the spans of its column that it holds."""
-
-    output: Output
-    column: Column
-    spans: CopySpans
-    #: C order.
-    array: AnyArray
-    #: Added to the starts and stops of the spans.
-    shift: int = 0
-
-    @property
-    def request(self) -> ColumnRead:
-        """The read, for `zindex.keyed.columns.read_columns`."""
-        return self.column.read(self.spans, self.array, self.shift)
-
-
-def check_values(store: KeyedStore, reads: Sequence[OutputRead], pad_id: int) -> None:
+def check_values(
+    store: KeyedStore, reads: Sequence[FieldRead], pad_id: int, largest: Mapping[int, int]
+) -> None:
     """Check what was read; the dataset's padding between the spans is allowed.
+
+    Parameters
+    ----------
+    store, reads, pad_id
+        The store, what was read of it, and the padding of token ids.
+    largest
+        The result of `zindex.keyed.columns.read_columns` for these reads.
 
     Raises
     ------
@@ -43,14 +32,17 @@ def check_values(store: KeyedStore, reads: Sequence[OutputRead], pad_id: int) ->
         record.
     """
     limit = _ALL_IDS if store.num_ids is None else store.num_ids
-    for read in reads:
+    for number, read in enumerate(reads):
         array = read.array
+        if 0 <= largest.get(number, -1) < limit:
+            continue
         if array.dtype.kind == "f":
             is_valid = bool(np.isfinite(array).all())
-        elif read.output.role == "ids":
-            # In targets all but the last are inputs, too; as unsigned numbers, negative ones are
-            # the largest.
-            new = array[..., -read.output.shift :] if read.output.shift else array
+        elif read.field.values == "ids":
+            # In targets all but the last of a row are inputs, too; as unsigned numbers, negative
+            # ones are the largest. A single row may hold several spans.
+            is_new = read.field.shift and (len(array) > 1 or len(read.spans.starts) == 1)
+            new = array[..., -read.field.shift :] if is_new else array
             is_valid = not new.size or int(new.view(np.uint64).max()) < limit
         else:
             continue
@@ -58,11 +50,11 @@ def check_values(store: KeyedStore, reads: Sequence[OutputRead], pad_id: int) ->
             _refuse(store, read, pad_id, limit)
 
 
-def _refuse(store: KeyedStore, read: OutputRead, pad_id: int, limit: int) -> None:
+def _refuse(store: KeyedStore, read: FieldRead, pad_id: int, limit: int) -> None:
     """Raise for the first invalid value within the spans of a read, if any."""
     flat = read.array.reshape(-1)
     wrong: BoolArray = ~np.isfinite(flat) if flat.dtype.kind == "f" else flat.view("u8") >= limit
-    wrong &= flat != read.output.pad_of(pad_id)
+    wrong &= flat != read.field.pad_of(pad_id)
     starts, stops, places = read.spans
     for place in np.flatnonzero(wrong).tolist():
         span = int(np.searchsorted(places, place, "right")) - 1
@@ -78,5 +70,5 @@ def _refuse(store: KeyedStore, read: OutputRead, pad_id: int, limit: int) -> Non
             bounds = column.record_offset(0, column.num_records)
             record = int(np.searchsorted(bounds, position, "right")) - 1
             where = f"record {record:,} of {store.path}"
-        key = read.output.key
+        key = read.field.key
         raise SourceError(describe_invalid(key, value, where, store.num_ids))

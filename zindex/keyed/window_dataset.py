@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -11,19 +12,23 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError, SourceError, check_choice
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.kernels.document_masks import mark_documents
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.columns import Column, read_columns
-from zindex.keyed.extra_keys import find_window_extras
+from zindex.keyed.extra_keys import find_window_extras, has_one_per_record
+from zindex.keyed.field_reads import FieldRead, tensor_dtype
 from zindex.keyed.file_values import CopySpans
+from zindex.keyed.packed_batches import DOCUMENTS, POSITIONS, PackedSequences, find_bounds
 from zindex.keyed.record_values import spread_records
 from zindex.keyed.store import KeyedStore
-from zindex.keyed.train_types import Output, TrainType
-from zindex.keyed.value_checks import OutputRead, check_values
+from zindex.keyed.value_checks import check_values
 from zindex.keyed.windows import PackedWindows, StreamWindows, Windows, WindowSpans, divide_spans
 from zindex.loading.collate import collate as stack_samples
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
+from zindex.plan.token_batches import SampleSizes
 from zindex.samples.batch import BatchTensors, SampleBatch, Shapes, allocate_arrays
 
 logger = logging.getLogger(__name__)
@@ -33,7 +38,8 @@ logger = logging.getLogger(__name__)
 #: pack whole documents into samples.
 Documents = Literal["ignore", "respect", "mark", "pack"]
 
-_POSITIONS, _DOCUMENTS = "position_ids", "document_ids"
+# Windows measured at a time.
+_BLOCK = 1 << 20
 
 
 class WindowDataset(BaseDataset):
@@ -41,7 +47,7 @@ class WindowDataset(BaseDataset):
 
     Parameters
     ----------
-    train_type
+    schema
         Required keys, and the tensors of samples.
     window_size
         Values of a window, w.
@@ -70,15 +76,15 @@ class WindowDataset(BaseDataset):
     boolean, or the stored floats. Other keys of the store come too: those with one value per token
     are cut like tokens, those with one value per record have it at every token of the record.
     Floats and booleans are aligned with targets, integers with inputs.
-    ``zindex.loading.device.pack_documents(batch["document_ids"])`` gives ``cu_seqlens`` for
-    attention kernels, and ``ids[:, :, None] == ids[:, None, :]`` the mask of documents.
+    Batches with ``document_ids`` have ``cu_seqlens`` and ``max_seqlen`` for attention kernels, and
+    ``ids[:, :, None] == ids[:, None, :]`` is the mask of documents.
     Documents are the records of the store. Memory per document: 16 bytes with ``"respect"``, 8
     with ``"mark"``, 40 with ``"pack"``.
     """
 
     def __init__(
         self,
-        train_type: TrainType,
+        schema: RecordSchema,
         window_size: int,
         stride: int | None = None,
         *,
@@ -86,7 +92,7 @@ class WindowDataset(BaseDataset):
         tail: Tail | TailName = Tail.DROP_LAST,
         **options: Any,
     ) -> None:
-        super().__init__(train_type, **options)
+        super().__init__(schema, **options)
         window_size = check_whole("window_size", window_size, 1)
         check_choice("documents", documents, get_args(Documents))
         tail = parse_tail(tail, (Tail.DROP_LAST, Tail.PAD, Tail.EXACT))
@@ -107,8 +113,8 @@ class WindowDataset(BaseDataset):
         self._windows: Windows | None = None
         self._bounds = np.zeros(1, np.int64)
         # The tensors of a sample, each with the column of its values: one per token, or per record.
-        self._parts: list[tuple[Output, Column]] = []
-        self._record_parts: list[tuple[Output, Column]] = []
+        self._parts: list[tuple[Field, Column]] = []
+        self._record_parts: list[tuple[Field, Column]] = []
         self._record_bounds = self._bounds
 
     def get_index(self, index: int) -> tuple[int, int]:
@@ -147,21 +153,74 @@ class WindowDataset(BaseDataset):
         """Return the tensors of a batch, by name: shape (samples, window_size).
 
         Short windows are padded to the longest one, with inputs of ``pad_id``, targets of -100 and
-        masks of False.
+        masks of False. If documents are marked or packed, ``cu_seqlens`` (int32), the starts of
+        documents in the flattened batch and its end, and ``max_seqlen`` (int32, shape ()), the
+        tokens of the longest, are added; padding counts as a document.
         """
+        tensors = self._stack(batch)
+        if self._has_bounds:
+            return BatchTensors(tensors | find_bounds(tensors[DOCUMENTS]))
+        return tensors
+
+    def _stack(self, batch: Sequence[Any]) -> Any:
+        """Return the tensors of a batch, padded."""
         lengths = (
             {len(next(iter(item.values()))) for item in batch} if self.tail is Tail.EXACT else ()
         )
         if len(lengths) < 2:
             return stack_samples(batch)
         parts = [*self._parts, *self._record_parts]
-        pads = {output.name: output.pad_of(self.pad_id) for output, _ in parts}
-        pads |= {_DOCUMENTS: -1, _POSITIONS: 0}
+        pads = {field.name: field.pad_of(self.pad_id) for field, _ in parts}
+        pads |= {DOCUMENTS: -1, POSITIONS: 0}
         values = {name: [item[name] for item in batch] for name in batch[0]}
         return BatchTensors(
             (name, pad_sequence(found, batch_first=True, padding_value=pads[name]))
             for name, found in values.items()
         )
+
+    def sample_sizes(self) -> SampleSizes:
+        """Return the tokens of every window: its inputs, and with padding."""
+        windows = self._windows
+        if self._has_bounds or not isinstance(windows, StreamWindows):
+            return SampleSizes.of_lengths(np.broadcast_to(self.window_size, self.num_samples))
+        lengths = np.empty(self.num_samples, np.int32)
+        for start in range(0, self.num_samples, _BLOCK):
+            numbers = np.arange(start, min(start + _BLOCK, self.num_samples))
+            lengths[start : start + len(numbers)] = windows.count_inputs(numbers)
+        found = SampleSizes.of_lengths(lengths)
+        if self.tail is Tail.EXACT:
+            return found
+        padded = SampleSizes.of_lengths(np.broadcast_to(self.window_size, self.num_samples))
+        return replace(padded, tokens=lengths, stored=lengths)
+
+    def check_packed(self) -> None:
+        """Raise ConfigError if windows are packed already."""
+        if self._has_bounds:
+            raise ConfigError(
+                "samples to be packed one after the other must be windows with "
+                f"documents='respect' or 'ignore', got {self.documents!r}; choose one of these, or "
+                "layout='padded' for the batches"
+            )
+
+    def read_packed(self, numbers: Int64Array, multiple_of: int) -> BatchTensors:
+        """Return a packed batch of windows by number; see `zindex.keyed.PackedDataset`."""
+        windows = self._windows
+        assert isinstance(windows, StreamWindows)
+        sequences = PackedSequences(windows.count_inputs(numbers), multiple_of)
+        starts, _ = windows.find_starts(numbers)
+        spans = CopySpans(starts, starts + sequences.lengths, sequences.starts)
+        tensors, arrays = allocate_arrays(self._shapes(1, sequences.width) | sequences.shapes)
+        parts = [*self._parts, *self._record_parts]
+        reads = [
+            FieldRead(field, column, spans, arrays[field.name], field.shift)
+            for field, column in parts
+            if field.name != POSITIONS
+        ]
+        for read in reads:
+            read.array[:, sequences.num_tokens :] = read.field.pad_of(self.pad_id)
+        self._fill(self.opened, reads)
+        sequences.mark(arrays)
+        return BatchTensors(tensors)
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
@@ -173,22 +232,23 @@ class WindowDataset(BaseDataset):
 
     def _count_samples(self, store: KeyedStore) -> int:
         # Samples with document bounds have computed positions instead of stored ones.
-        computed = _POSITIONS if self._has_bounds else None
-        outputs = [output for output in self.outputs_of(store) if output.name != computed]
-        self._parts = [(output, store.column(output.key)) for output in outputs]
-        keys = [output.key for output in outputs]
+        computed = POSITIONS if self._has_bounds else None
+        fields = [field for field in self.fields_of(store) if field.name != computed]
+        of_tokens = [field for field in fields if field.axes]
+        self._parts = [(field, store.column(field.key)) for field in of_tokens]
+        keys = [field.key for field in of_tokens]
         store.check_lengths(keys)
-        if not self.train_type.by_record:  # the answers of a pair differ in length
+        if "records" not in self.schema.modes:  # the answers of a pair differ in length
             store.check_records(keys)
         length = min(column.length for _, column in self._parts)
-        self._add_extras(store, outputs)
+        self._add_extras(store, fields)
         stream = np.array([0, length], np.int64)
         self._bounds = stream
         if self.documents != "ignore":
-            self._bounds = _document_bounds(store, self.train_type.keys[0])
+            self._bounds = _document_bounds(store, self.schema.keys[0])
             if self._bounds[-1] > length:  # another key is shorter, with strict=False
                 self._bounds = np.minimum(self._bounds, length)
-            if self._has_bounds and _POSITIONS in [item.key for item in self.outputs_of(store)]:
+            if self._has_bounds and POSITIONS in [item.key for item in self.fields_of(store)]:
                 _report_replaced(store, self.documents, int(self._bounds[:2].max()))
         bounds = self._bounds if self.documents in ("respect", "pack") else stream
         starts, stops = bounds[:-1], bounds[1:]
@@ -210,13 +270,21 @@ class WindowDataset(BaseDataset):
             )
         return windows.num_windows
 
-    def _add_extras(self, store: KeyedStore, outputs: Sequence[Output]) -> None:
-        """Add the tensors of keys that the train type does not name."""
-        of_tokens, of_records = find_window_extras(store, outputs)
-        self._parts += [(output, store.column(output.key)) for output in of_tokens]
-        self._record_parts = [(output, store.column(output.key)) for output in of_records]
+    def _add_extras(self, store: KeyedStore, fields: Sequence[Field]) -> None:
+        """Add the tensors of keys that the schema does not name, and those of records."""
+        of_tokens, of_records = find_window_extras(store, fields)
+        declared = [field for field in fields if not field.axes]
+        for field in declared:
+            if not has_one_per_record(store.column(field.key)):
+                raise SourceError(
+                    f"{field.key} of {store.path} must have one value per record, its records "
+                    "differ in length; make it again, or declare an axis"
+                )
+        of_records += declared
+        self._parts += [(field, store.column(field.key)) for field in of_tokens]
+        self._record_parts = [(field, store.column(field.key)) for field in of_records]
         if of_records:
-            self._record_bounds = _document_bounds(store, self.train_type.keys[0])
+            self._record_bounds = _document_bounds(store, self.schema.keys[0])
 
     def _read(self, store: KeyedStore, numbers: Int64Array) -> SampleBatch:
         """Return windows by number."""
@@ -228,25 +296,25 @@ class WindowDataset(BaseDataset):
         documents = whole = windows.find_spans(numbers)
         if self.documents == "mark":
             documents = divide_spans(whole, self._bounds)
-        tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
+        tensors, arrays = allocate_arrays(self._shapes(len(numbers), self.window_size))
         parts = [*self._parts, *self._record_parts]
         spans = {shift: self._find_copies(whole, shift) for shift in (0, 1)}
-        for output, _ in parts:
-            arrays[output.name].fill(output.pad_of(self.pad_id))
+        for field, _ in parts:
+            arrays[field.name].fill(field.pad_of(self.pad_id))
         self._fill(
             store,
             [
-                OutputRead(output, column, spans[output.shift], arrays[output.name])
-                for output, column in parts
+                FieldRead(field, column, spans[field.shift], arrays[field.name])
+                for field, column in parts
             ],
         )
         if self._has_bounds:
-            marks = arrays[_DOCUMENTS], arrays[_POSITIONS]
+            marks = arrays[DOCUMENTS], arrays[POSITIONS]
             has_target = np.empty(marks[0].shape, np.bool_)
             mark_documents(documents.rows, documents.offsets, documents.lengths, *marks, has_target)
-            for output, _ in parts:
-                if output.shift:  # a target in another document than its input
-                    np.putmask(arrays[output.name], ~has_target, output.pad_of(self.pad_id))
+            for field, _ in parts:
+                if field.shift:  # a target in another document than its input
+                    np.putmask(arrays[field.name], ~has_target, field.pad_of(self.pad_id))
         batch = SampleBatch(tensors)
         if self.tail is not Tail.EXACT:
             return batch
@@ -268,33 +336,32 @@ class WindowDataset(BaseDataset):
         starts, _ = windows.find_starts(numbers)
         width = self.window_size
         spans = CopySpans(starts, starts + width, _row_offsets(len(numbers), width))
-        tensors, arrays = allocate_arrays(self._shapes(len(numbers)))
+        tensors, arrays = allocate_arrays(self._shapes(len(numbers), width))
         self._fill(
             store,
             [
-                OutputRead(output, column, spans, arrays[output.name], output.shift)
-                for output, column in (*self._parts, *self._record_parts)
+                FieldRead(field, column, spans, arrays[field.name], field.shift)
+                for field, column in (*self._parts, *self._record_parts)
             ],
         )
         return SampleBatch(tensors)
 
-    def _fill(self, store: KeyedStore, reads: Sequence[OutputRead]) -> None:
+    def _fill(self, store: KeyedStore, reads: Sequence[FieldRead]) -> None:
         """Fill tensors with values of tokens, and with those of the records of tokens."""
-        count = len(self._parts)
-        read_columns([read.request for read in reads[:count]])
+        count = len(reads) - len(self._record_parts)
+        largest = read_columns([read.request for read in reads[:count]])
         if len(reads) > count:
             spread_records(store, reads[count:], self._record_bounds)
-        check_values(store, reads[:count], self.pad_id)
+        check_values(store, reads[:count], self.pad_id, largest)
 
-    def _shapes(self, size: int) -> Shapes:
-        """Return the shapes and dtypes of a batch."""
-        plane = size, self.window_size
+    def _shapes(self, *plane: int) -> Shapes:
+        """Return the shapes and dtypes of a batch of some samples and tokens."""
         shapes: Shapes = {
-            output.name: (plane, output.dtype_of(column.dtype))
-            for output, column in (*self._parts, *self._record_parts)
+            field.name: (plane, tensor_dtype(field, column.dtype))
+            for field, column in (*self._parts, *self._record_parts)
         }
         if self._has_bounds:
-            shapes |= {_POSITIONS: (plane, torch.int64), _DOCUMENTS: (plane, torch.int64)}
+            shapes |= {POSITIONS: (plane, torch.int64), DOCUMENTS: (plane, torch.int64)}
         return shapes
 
     @property
@@ -317,7 +384,7 @@ class WindowDataset(BaseDataset):
 
 def _report_replaced(store: KeyedStore, documents: Documents, stop: int) -> None:
     """Say that stored positions are replaced: a warning if those of the first document differ."""
-    stored = store.fetch(0, stop, _POSITIONS).numpy()
+    stored = store.fetch(0, stop, POSITIONS).numpy()
     is_same = np.array_equal(stored, np.arange(stop))
     logger.log(
         logging.INFO if is_same else logging.WARNING,

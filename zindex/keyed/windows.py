@@ -66,6 +66,12 @@ class StreamWindows:
         rows = np.arange(len(numbers))
         return WindowSpans(rows, np.zeros(len(numbers), np.int64), starts, lengths)
 
+    def count_inputs(self, numbers: Int64Array) -> Int64Array:
+        """Return the inputs of each window: all but its last value."""
+        starts, stops = self.find_starts(numbers)
+        counts: Int64Array = np.minimum(self.window_size, stops - starts - 1)
+        return counts
+
     def find_starts(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the first value of each window, and the end of its stream."""
         if len(self._starts) == 1:

@@ -19,8 +19,10 @@ from zindex.loading.order import SampleOrder
 from zindex.loading.reading import BatchReader, WorkerPool, read_ahead
 from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, count_samples
 from zindex.loading.state import dataset_fingerprint
+from zindex.loading.token_batches import TokenBatchPlan, TokenOrder, sizes_of
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
+from zindex.plan.token_batches import TokenBudget
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,13 @@ class Loader:
         pin_memory: bool | None = None,
         collate: Callable[[Any], Any] | None = None,
     ) -> None:
+        if any(
+            getattr(one, "is_sequential", False) for one in getattr(dataset, "datasets", [dataset])
+        ):
+            raise ConfigError(
+                "samples of a loader must not depend on the reads before them, as with fim_draws="
+                "'sequential'; use torch's DataLoader with Megatron's samplers, or 'keyed'"
+            )
         self.dataset = dataset
         self.plan = plan
         self.num_workers = num_workers
@@ -298,7 +307,7 @@ def loader(
     run: RunConfig | Mapping[str, Any] | str | os.PathLike[str] | Any,
     tokenizer: Any = None,
     *,
-    micro_batch_size: int,
+    micro_batch_size: int | TokenBudget,
     split: SplitName = "train",
     data_parallel_rank: int | None = None,
     data_parallel_size: int | None = None,
@@ -327,7 +336,8 @@ def loader(
         The tokenizer of the run: a path, a Megatron tokenizer, or an object of tokenizers,
         transformers, tiktoken or sentencepiece. None uses the one kept in the corpora.
     micro_batch_size
-        Samples of this rank in each batch, the same on all ranks.
+        Samples of this rank in each batch, the same on all ranks; or a
+        `zindex.plan.token_batches.TokenBudget`, for datasets with ``sample_sizes``.
     split
         The split of the run.
     data_parallel_rank, data_parallel_size
@@ -393,10 +403,14 @@ def loader(
 
     def make_plan(dataset: Any) -> BatchPlan:
         num_positions = len(dataset)
+        order = SampleOrder(
+            num_positions, "keyed" if shuffle else None, seed, dataset_fingerprint(dataset)
+        )
+        if isinstance(micro_batch_size, TokenBudget):
+            batches = TokenOrder(order, sizes_of(dataset), micro_batch_size)
+            return TokenBatchPlan(batches, num_epochs, rank, size, tail, num_samples)
         return BatchPlan(
-            SampleOrder(
-                num_positions, "keyed" if shuffle else None, seed, dataset_fingerprint(dataset)
-            ),
+            order,
             count_samples(num_positions, num_epochs, num_samples),
             micro_batch_size,
             rank,

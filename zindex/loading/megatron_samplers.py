@@ -5,12 +5,14 @@ package. For runs whose number of ranks may change, see ``zindex.loading.sampler
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
+from zindex.datasets.fim_dataset import replay_draws
 from zindex.errors import ConfigError, PlanError
 from zindex.loading.sampler import check_ranks
 from zindex.plan.settings import check_whole
@@ -308,3 +310,49 @@ class MegatronPretrainingRandomSampler(_RankSampler):
         generator = torch.Generator()
         generator.manual_seed(self.epoch)
         return torch.randperm(num_samples, generator=generator)
+
+
+class ReplayedDraws:
+    """A ``worker_init_fn`` with which a job continues the draws of fill-in-the-middle of another.
+
+    Megatron starts the generators of its workers again when a job resumes. With this function a
+    resumed job has the samples of one that was never interrupted; see `zindex.datasets.
+    fim_dataset.replay_draws`, which does the same without workers.
+
+    Parameters
+    ----------
+    batches
+        The batch sampler of this rank as the earlier job began, with its ``consumed_samples``. The
+        number of loader workers must be that of the earlier job.
+    num_batches
+        Batches that training has taken from it.
+    then
+        Another ``worker_init_fn``, called afterwards.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Sequence[int | None]],
+        num_batches: int,
+        then: Callable[[int], Any] | None = None,
+    ) -> None:
+        self.batches = batches
+        self.num_batches = check_whole("num_batches", num_batches, 0)
+        self.then = then
+
+    def __call__(self, worker_id: int) -> None:
+        """Replay the batches of a worker.
+
+        Raises
+        ------
+        ConfigError
+            If the dataset does not draw in sequence.
+        """
+        worker: Any = torch.utils.data.get_worker_info()
+        # The first batch now is the one after those, and worker 0 reads it.
+        first = (self.num_batches + worker_id) % worker.num_workers
+        replay_draws(
+            worker.dataset, islice(self.batches, first, self.num_batches, worker.num_workers)
+        )
+        if self.then is not None:
+            self.then(worker_id)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,25 @@ from zindex.plan.settings import check_whole
 from zindex.store.commit import fingerprint as fingerprint_of
 
 Order = Literal["keyed", "astrai_randperm"]
+
+
+class PassOrder(Protocol):
+    """An order of the samples of each pass, as a `BatchPlan` reads it."""
+
+    @property
+    def num_positions(self) -> int:
+        """Samples of the dataset."""
+
+    @property
+    def kind(self) -> str | None:
+        """None for the order of the dataset."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of what determines the order."""
+
+    def find_range(self, epoch: int, start: int, stop: int) -> list[int]:
+        """Return the positions in the dataset at places ``[start, stop)`` of a pass."""
 
 
 @dataclass(frozen=True, slots=True)

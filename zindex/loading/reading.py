@@ -61,7 +61,7 @@ class BatchReader:
 
     def check_padding(self) -> None:
         """Check that padding can be masked in the loss, before a run needs it."""
-        _mask_padding(self.collate([self.dataset[0]]), [])
+        _mask_padding(self.__getitems__([0]), [])
 
 
 def _mask_padding(batch: Any, rows: list[int]) -> None:
@@ -70,22 +70,32 @@ def _mask_padding(batch: Any, rows: list[int]) -> None:
     weights = {
         name: named[name] for name in _NO_WEIGHT if isinstance(named.get(name), torch.Tensor)
     }
+    if not weights:  # of another kind of records
+        weights = {
+            name: value
+            for name, value in named.items()
+            if str(name).endswith("_mask") and isinstance(value, torch.Tensor)
+        }
     if not weights:
         raise ConfigError(
             f"tail='pad' needs batches that are mappings with one of {', '.join(_NO_WEIGHT)}, from "
-            f"which padding takes its weight, got {type(batch).__name__}; choose tail='exact' or "
-            "'drop_last'"
+            "which padding takes its weight, or others that end in _mask, got "
+            f"{type(batch).__name__}; choose tail='exact' or 'drop_last'"
         )
     for name, tensor in weights.items():
-        tensor[rows] = _NO_WEIGHT[name]
+        tensor[rows] = _NO_WEIGHT.get(name, 0)
 
 
 def _empty(batch: Any) -> Any:
     """Return an empty batch of the same structure."""
     if isinstance(batch, torch.Tensor):
-        return batch[:0]
+        return batch[:0] if batch.dim() else torch.zeros_like(batch)
     if isinstance(batch, Mapping):
-        return {key: _empty(value) for key, value in batch.items()}
+        empty = {key: _empty(value) for key, value in batch.items()}
+        bounds = batch.get("cu_seqlens")
+        if isinstance(bounds, torch.Tensor) and bounds.dim() == 1:  # those of the whole batch
+            empty["cu_seqlens"] = bounds[:1]
+        return empty
     if isinstance(batch, list | tuple) and all(
         isinstance(value, torch.Tensor | Mapping | list | tuple) for value in batch
     ):

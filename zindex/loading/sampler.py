@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from zindex.errors import ConfigError, PlanError
-from zindex.loading.order import SampleOrder
+from zindex.loading.order import PassOrder, SampleOrder
 from zindex.loading.state import LoaderState, parse_state
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, divide_evenly, parse_tail
@@ -47,7 +47,7 @@ class BatchPlan:
     """
 
     #: Order of the samples in each pass.
-    order: SampleOrder
+    order: PassOrder
     #: Samples of the whole stream; None if it has no end.
     num_samples: int | None
     #: Samples of one rank in one step, > 0.
@@ -184,7 +184,90 @@ class BatchPlan:
         return positions + [None] * step.num_padding
 
 
-class ElasticSampler(torch.utils.data.Sampler[Positions]):
+class PlanSampler(torch.utils.data.Sampler[Positions]):
+    """A batch sampler of a plan; see `ElasticSampler`.
+
+    Parameters
+    ----------
+    plan
+        The stream, and this rank's share.
+    """
+
+    def __init__(self, plan: BatchPlan) -> None:
+        self.plan = plan
+        self.cursor = Cursor(plan)
+        # Where the iteration began, and where the trainer is: None until `count_delivered` is
+        # called.
+        self._start = 0
+        self._delivered: int | None = None
+
+    def __iter__(self) -> Iterator[Positions]:
+        if self._delivered is not None:
+            self.cursor.load(self.state_dict())  # an interrupted pass is finished
+        self.cursor.begin()
+        self._start = self.cursor.consumed_samples
+        if self._delivered is not None:
+            self._delivered = self._start
+        while (step := self.cursor.peek()) is not None:
+            self.cursor.consumed_samples = step.consumed_samples
+            yield self.plan.find_positions(step)
+
+    def __len__(self) -> int:
+        """Return the number of batches of the whole run, or of one pass."""
+        return self.plan.count_steps(0, self.plan.pass_length)
+
+    def count_delivered(self, num_batches: int = 1) -> None:
+        """Count batches of this rank that the trainer has received.
+
+        From the first call on, ``state_dict()`` counts delivered batches instead of prefetched
+        ones, and the next iteration begins after them.
+
+        Parameters
+        ----------
+        num_batches
+            Batches, >= 0.
+
+        Raises
+        ------
+        ConfigError
+            If there were not so many.
+        """
+        position = self._start if self._delivered is None else self._delivered
+        for count in range(check_whole("num_batches", num_batches, 0)):
+            step = self.plan.take_step(position, self.cursor.stop)
+            if step is None or step.consumed_samples > self.cursor.consumed_samples:
+                raise ConfigError(
+                    "num_batches of count_delivered must be batches that were taken, "
+                    f"{count:,} are left, got {num_batches:,}; count each batch once"
+                )
+            position = step.consumed_samples
+        self._delivered = position
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the batches taken from this sampler, or delivered."""
+        taken = self.cursor.consumed_samples
+        position = taken if self._delivered is None else self._delivered
+        return self.plan.state_at(position).to_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state; a running iteration continues from it.
+
+        Parameters
+        ----------
+        state_dict
+            The result of ``state_dict()``, from any number of ranks, and any batch size unless it
+            is a budget of tokens.
+
+        Raises
+        ------
+        StateMismatchError
+            If the state belongs to another stream.
+        """
+        self.cursor.load(state_dict)
+        self._start, self._delivered = self.cursor.consumed_samples, None
+
+
+class ElasticSampler(PlanSampler):
     """A batch sampler for ``torch.utils.data.DataLoader`` that resumes on any number of ranks.
 
     With ``num_epochs`` or ``num_samples`` it is a run: one stream of samples whose batches may span
@@ -226,8 +309,9 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
     -----
     Law: the batches of a step, joined in the order of the ranks, are the next samples of the
     stream, for every number of ranks and every batch size. The workers of a ``DataLoader`` prefetch
-    batches, so ``state_dict()`` is ahead of the trainer. Use a ``Loader``, or ``torchdata``'s
-    ``StatefulDataLoader``, which keeps the state of each batch.
+    batches, so ``state_dict()`` is ahead of the trainer unless ``count_delivered`` is called after
+    every batch. A ``Loader``, and ``torchdata``'s ``StatefulDataLoader``, keep the state of each
+    batch themselves.
 
     Examples
     --------
@@ -249,44 +333,16 @@ class ElasticSampler(torch.utils.data.Sampler[Positions]):
         tail: Tail | TailName = Tail.DROP_LAST,
         fingerprint: str = "",
     ) -> None:
-        self.plan = BatchPlan(
-            SampleOrder(num_positions, "keyed" if shuffle else None, seed, fingerprint),
-            count_samples(num_positions, num_epochs, num_samples),
-            micro_batch_size,
-            data_parallel_rank,
-            data_parallel_size,
-            parse_tail(tail, BATCH_TAILS),
+        super().__init__(
+            BatchPlan(
+                SampleOrder(num_positions, "keyed" if shuffle else None, seed, fingerprint),
+                count_samples(num_positions, num_epochs, num_samples),
+                micro_batch_size,
+                data_parallel_rank,
+                data_parallel_size,
+                parse_tail(tail, BATCH_TAILS),
+            )
         )
-        self.cursor = Cursor(self.plan)
-
-    def __iter__(self) -> Iterator[Positions]:
-        self.cursor.begin()
-        while (step := self.cursor.peek()) is not None:
-            self.cursor.consumed_samples = step.consumed_samples
-            yield self.plan.find_positions(step)
-
-    def __len__(self) -> int:
-        """Return the number of batches of the whole run, or of one pass."""
-        return self.plan.count_steps(0, self.plan.pass_length)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the batches taken from this sampler."""
-        return self.cursor.state.to_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from a state; a running iteration continues from it.
-
-        Parameters
-        ----------
-        state_dict
-            The result of ``state_dict()``, from any number of ranks and any batch size.
-
-        Raises
-        ------
-        StateMismatchError
-            If the state belongs to another stream.
-        """
-        self.cursor.load(state_dict)
 
 
 class Cursor:

@@ -78,6 +78,12 @@ def parse_state(
             f"a loader state must be of version {STATE_VERSION}, got {version}; read it with the "
             "zindex that wrote it"
         )
+    if set(state) == {"epoch", "iter"}:
+        raise StateMismatchError(
+            "a loader state must be one of zindex, got epoch and iter of AstrAI's sampler; load "
+            "them into ResumableDistributedSampler(dataset, order='astrai_randperm') with the seed "
+            "of that run"
+        )
     if set(state) != set(_KEYS):
         raise StateMismatchError(
             f"a loader state must have the keys {sorted(_KEYS)}, got {sorted(map(str, state))}; "

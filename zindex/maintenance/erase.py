@@ -95,7 +95,7 @@ def erase_documents(
         if os.path.realpath(str(target)) == os.path.realpath(path):
             raise ConfigError(
                 f"a corpus is written again as another store, got the folder of {path} itself; "
-                "name another folder (--physically)"
+                "name another one with physically (--physically)"
             )
 
     async def main() -> list[ErasedCorpus]:

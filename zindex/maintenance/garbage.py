@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zindex.config import load_config
 from zindex.errors import ConfigError
+from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.indexing.blend import SHUFFLE_PREFIX
 from zindex.indexing.run_plan import plan_run
 from zindex.io import files
@@ -46,7 +47,8 @@ def find_garbage(
     Parameters
     ----------
     folder
-        A directory of stores in a file system, such as a run's ``index``; includes subfolders.
+        A directory of stores in a file system, such as a run's ``index``; includes subfolders, but
+        no growing stores.
     runs
         YAML files of all runs that use the folder: stores that none of them uses, as an index, a
         blend or a dataset, are garbage, too. Without runs, or if one of them was edited, finished
@@ -95,6 +97,8 @@ def _named_by(runs: Sequence[str | os.PathLike[str]]) -> set[str] | None:
 
 def _find_below(path: Path, named: set[str] | None, before: float) -> Iterator[Garbage]:
     """Yield the garbage of a file, or of a directory, which may be a store."""
+    if (path / GROWING_KEY).exists():  # has rules of its own: `zindex.keyed.growing.eviction`
+        return
     version, names = files.file_version(path), files.list_names(path)
     reason = None
     is_copy = path.match(REPAIR_KEY)  # left behind by a repair that died
@@ -102,8 +106,8 @@ def _find_below(path: Path, named: set[str] | None, before: float) -> Iterator[G
         reason = "temporary files of a killed writer"
     # A store that lost its zarr.json, or whose commit was interrupted, still has its manifest and
     # can be repaired.
-    elif _METADATA in names and not any((path / key).exists() for key in (ROOT_KEY, MANIFEST_KEY)):
-        is_begun = (path / PLAN_KEY).exists()
+    elif _METADATA in names and not any(files.exists(path / n) for n in (ROOT_KEY, MANIFEST_KEY)):
+        is_begun = files.exists(path / PLAN_KEY)
         reason = "an unfinished build" if is_begun else "shards without a plan"
     elif _METADATA in names and named is not None and os.path.realpath(path) not in named:
         reason = "a store that no given run names"

@@ -35,6 +35,14 @@ from zindex.megatron.install import install
     help="Version of Megatron whose rules pack conversations (--sft); 0.16 applies to 0.18. "
     "[default: dev with hybrid or dynamic context parallelism, otherwise main]",
 )
+@click.option(
+    "--fim-draws",
+    type=click.Choice(["keyed", "sequential"]),
+    default="keyed",
+    show_default=True,
+    help="Random numbers of fill-in-the-middle (--fim-data): keyed by sample, or as Megatron draws "
+    "them, to continue a run of Megatron.",
+)
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.argument("script", metavar="SCRIPT")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -42,6 +50,7 @@ def run_script(
     order: str,
     store: str,
     sft_rules: str | None,
+    fim_draws: str,
     is_module: bool,
     script: str,
     arguments: Sequence[str],
@@ -49,7 +58,7 @@ def run_script(
     """Run a Megatron script, unmodified, with zindex's datasets instead of Megatron's."""
     try:
         own = {} if sft_rules is None else {"sft_rules": sft_rules}
-        install(order=order, store=store, **own)
+        install(order=order, store=store, fim_draws=fim_draws, **own)
     except ZindexError as error:
         raise click.ClickException(str(error)) from error
     sys.argv = [script, *arguments]

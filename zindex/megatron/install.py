@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 _CORE = (
     *("bert_dataset", "gpt_dataset", "masked_dataset", "multimodal_dataset", "t5_dataset"),
     *("blended_megatron_dataset_builder", "blended_megatron_dataset_config", "blended_dataset"),
-    *("data_schedule", "indexed_dataset", "megatron_dataset", "megatron_tokenizer"),
-    *("helpers", "object_storage_utils", "utils", "utils_s3"),
+    *("data_schedule", "data_schedule_utils", "indexed_dataset", "megatron_dataset"),
+    *("helpers", "megatron_tokenizer", "object_storage_utils", "utils", "utils_s3"),
 )
 _TRAINING = ("fim_dataset", "sft_dataset", "varlen_dataset")
 
@@ -90,8 +90,9 @@ def install(**defaults: Any) -> None:
     defaults
         Values of zindex's own settings, which Megatron scripts do not set: ``order``
         (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``),
-        ``shuffle`` (``"keyed"`` or ``"uniform"``), ``max_computed_rows``, 0 to store all, and
-        ``sft_rules`` (``"main"``, ``"dev"`` or ``"0.16"``; see ``GPTDatasetConfig``).
+        ``shuffle`` (``"keyed"`` or ``"uniform"``), ``max_computed_rows``, 0 to store all,
+        ``sft_rules`` (``"main"``, ``"dev"`` or ``"0.16"``; see ``GPTDatasetConfig``), and
+        ``fim_draws`` (``"keyed"`` or ``"sequential"``; see ``GPTFIMDatasetConfig``).
 
     Raises
     ------

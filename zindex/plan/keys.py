@@ -33,6 +33,7 @@ class Stage(IntEnum):
     FILL = 11
     TARGET = 12
     STREAM_SAMPLE = 13
+    TOKEN_BATCH = 14
 
 
 def round_keys(seed: int, stage: Stage, *, source_digest: str, split: str, epoch: int) -> RoundKeys:
@@ -119,7 +120,8 @@ def stream_key(seed: int, stage: Stage, name: str, *numbers: int, num_words: int
     seed
         The seed of the streaming dataset, >= 0.
     stage
-        ``Stage.STREAM_ORDER``, ``Stage.STREAM_BUFFER`` or ``Stage.STREAM_SAMPLE``.
+        ``Stage.STREAM_ORDER``, ``Stage.STREAM_BUFFER``, ``Stage.STREAM_SAMPLE`` or
+        ``Stage.TOKEN_BATCH``.
     name
         Name of the source: two sources never share an order.
     numbers

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from zindex.ingest.length_source import LengthSource
-from zindex.streaming.lengths.length_histogram import LengthHistogram, bin_bounds
+from zindex.text.length_histogram import LengthHistogram, bin_bounds
 
 # Datasets with more documents are read in spans.
 _MAX_DOCUMENTS, _NUM_SPANS = 1 << 19, 64
-#: Edges of bins: two per doubling of the length.
-EDGES = tuple(sorted({math.ceil(2 ** (step / 2)) for step in range(2 * 53)}))
+#: Edges of bins: two per doubling of the length, and powers of two end one.
+EDGES = (1, *sorted({math.ceil(2 ** (step / 2)) + 1 for step in range(2 * 53)}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 from zindex.inspection.answers.diff import RunDifference
@@ -12,6 +11,7 @@ from zindex.reporting import run_sections, sections
 from zindex.reporting.elements import shorten, soft
 from zindex.reporting.figures import RunFigures
 from zindex.reporting.markup import Html, join, tag
+from zindex.version import VERSION
 
 #: First line of a page.
 DOCTYPE = "<!DOCTYPE html>"
@@ -58,7 +58,7 @@ def make_page(runs: Sequence[RunFigures], difference: RunDifference | str | None
             "main",
             *(tag("section", tag("h2", title), content, id=name) for name, title, content in made),
         ),
-        tag("footer", f"Made by zindex {version('zindex')}. The file loads nothing."),
+        tag("footer", f"Made by zindex {VERSION}. The file loads nothing."),
         _script(),
     )  # fmt: skip
     return f"{DOCTYPE}\n{tag('html', _head(runs), body, lang='en')}\n"

@@ -29,6 +29,8 @@ from zindex.reporting.shown_samples import ShownPart, ShownSample
 
 # Nodes that have a row, windows of the chart of steps, and colors of documents.
 _MAX_NODES, _MAX_COLUMNS, _NUM_COLORS = 16, 60, 6
+# Maximum number of columns that each have a label.
+_MAX_TICKS = 10
 
 _ARRAYS = {
     "blend": "blend",
@@ -105,7 +107,9 @@ def _draw_steps(found: ReadFigures) -> Html:
         f"from step {number * size:,}: {format_nbytes(round(value))} per node"
         for number, value in enumerate(values)
     ]
-    ticks = [(0.0, "0"), (1.0, f"{found.num_steps - 1:,}")] if found.num_steps > 1 else [(0.5, "0")]
+    ticks = [(0.0, "0"), (1.0, f"{found.num_steps - 1:,}")]
+    if len(values) <= _MAX_TICKS:
+        ticks = [((at + 0.5) / len(values), f"{at * size:,}") for at in range(len(values))]
     return columns(
         values, label="Bytes of each step", titles=titles, x_ticks=ticks, x_title="step",
         y_ticks=[(1.0, format_nbytes(round(max(values))))], color=6, height=150,
@@ -193,7 +197,7 @@ def samples(run: RunFigures) -> Html | None:
         return None
     problem = run.samples_problem
     return join(
-        soft(f"Shown as token numbers: {shorten(problem)}.") if problem else None,
+        soft(f"Shown as token numbers: {problem}.") if problem else None,
         *(_show_sample(sample) for sample in run.samples),
     )
 

@@ -237,7 +237,7 @@ def _length_panel(item: DatasetFigures, low: int, high: int, sequence_length: in
         for first, stop, share in zip(steps, steps[1:], values, strict=False)
     ]
     place = _place(steps, sequence_length)
-    powers = [edge for edge in steps if edge.bit_count() == 1]
+    powers = [edge - 1 for edge in steps[1:] if (edge - 1).bit_count() == 1]
     step = max(1, -(-len(powers) // 4))
     ticks = [(_place(steps, power) or 0.0, format_count(power)) for power in powers[::step]]
     about = "" if own.is_exact else "about "

@@ -169,10 +169,10 @@ def _lay_out(shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> tuple[l
 class BatchTensors(Tensors):
     """The tensors of a batch by name, each with the samples along its first dimension.
 
-    Tensors that are equal for all samples are expanded, not repeated: plain position ids and the
-    plain causal mask, which batches share. torch rejects in-place operations on a whole expanded
-    tensor, but not on a part of it: clone it first. If a mask was written to, later batches get a
-    new one; see `zindex.samples.masks.causal_mask`.
+    Texts of samples are lists. Tensors that are equal for all samples are expanded, not repeated:
+    plain position ids and the plain causal mask, which batches share. torch rejects in-place
+    operations on a whole expanded tensor, but not on a part of it: clone it first. If a mask was
+    written to, later batches get a new one; see `zindex.samples.masks.causal_mask`.
     """
 
     def pin_memory(self) -> "BatchTensors":
@@ -299,7 +299,10 @@ class SampleBatch(Sequence[Item]):
 def _stack(make: Callable[[], Tensors]) -> BatchTensors:
     """Return tensors without expanded ones, except a plain causal mask, which would be large."""
     return BatchTensors(
-        (name, tensor if is_causal_mask(tensor) else tensor.contiguous())
+        (
+            name,
+            tensor if is_causal_mask(tensor) or isinstance(tensor, list) else tensor.contiguous(),
+        )
         for name, tensor in make().items()
     )
 
@@ -314,17 +317,13 @@ def _collate_samples(batch: Sequence[Sample], *, collate_fn_map: Any = None) -> 
     masks = {
         name: value.expand(len(batch), *value.shape)
         for name, value in first.items()
-        if is_plain and all(_is_shared_mask(sample.get(name)) for sample in batch)
+        if is_plain and all(is_causal_mask(sample.get(name)) for sample in batch)
     }
     others = [
         {name: value for name, value in sample.items() if name not in masks} for sample in batch
     ]
     found = stack(others, collate_fn_map=collate_fn_map)
     return BatchTensors((name, (found | masks)[name]) for name in first) if masks else found
-
-
-def _is_shared_mask(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and is_causal_mask(value)
 
 
 torch.utils.data._utils.collate.default_collate_fn_map[Sample] = _collate_samples
@@ -340,13 +339,15 @@ def _take(name: str, tensor: torch.Tensor, place: int) -> Any:
 
 
 def pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in pinned memory, unless it already is or is on a GPU."""
-    is_done = tensor.is_cuda or tensor.is_pinned()
+    """Return a tensor in pinned memory, unless it already is or is on a GPU; texts unchanged."""
+    is_done = isinstance(tensor, list) or tensor.is_cuda or tensor.is_pinned()
     return tensor if is_done else transfer(tensor, torch.Tensor.pin_memory)
 
 
 def transfer(tensor: torch.Tensor, move: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Return a moved tensor; if it is expanded over the samples, only one sample is moved."""
+    """Return a moved tensor, of an expanded one a single sample; texts are not moved."""
+    if isinstance(tensor, list):
+        return tensor
     if tensor.dim() > 0 and tensor.shape[0] > 1 and tensor.stride(0) == 0:
         return move(tensor[:1]).expand(tensor.shape)
     return move(tensor)

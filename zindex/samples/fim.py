@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Callable
 from inspect import signature
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,16 @@ from zindex.errors import ConfigError
 
 #: Special tokens used by fill-in-the-middle.
 EXTRA_TOKENS = ("prefix", "middle", "suffix", "pad", "eod")
+
+
+class Draws(Protocol):
+    """Random numbers for the middles of texts."""
+
+    def draw(self, rate: float) -> bool:
+        """Return True with this probability: never for 0, always for 1."""
+
+    def cut(self, length: int) -> tuple[int, int]:
+        """Return two numbers in ``[0, length]``, in order."""
 
 
 class RandomStream:
@@ -33,6 +43,33 @@ class RandomStream:
     def below(self, bound: int) -> int:
         """Return a number in ``[0, bound)``, each equally likely to within ``bound / 2**64``."""
         return int(self._next_word()) * bound >> 64
+
+    def cut(self, length: int) -> tuple[int, int]:
+        """Return two numbers in ``[0, length]``, in order."""
+        first, second = self.below(length + 1), self.below(length + 1)
+        return min(first, second), max(first, second)
+
+
+class SequentialDraws:
+    """Random numbers of a generator that every draw advances, as in Megatron.
+
+    Parameters
+    ----------
+    generator
+        Numpy's legacy generator.
+    """
+
+    def __init__(self, generator: np.random.RandomState) -> None:
+        self.generator = generator
+
+    def draw(self, rate: float) -> bool:
+        """Return True with this probability: never for 0, always for 1."""
+        return bool(self.generator.binomial(1, rate))
+
+    def cut(self, length: int) -> tuple[int, int]:
+        """Return two numbers in ``[0, length]``, in order."""
+        first, second = self.generator.randint(0, length + 1, size=2).tolist()
+        return min(first, second), max(first, second)
 
 
 class TextCodec:
@@ -123,7 +160,7 @@ class MiddleFiller:
         if config.fim_split_sample:
             self.split_token = self.codec.find_id(config.fim_split_sample, "fim_split_sample")
 
-    def fill(self, tokens: Int64Array, key: UInt64Array) -> Int64Array:
+    def fill(self, tokens: Int64Array, fill_text: Callable[[Int64Array], Int64Array]) -> Int64Array:
         """Return a sample with the middles of its texts moved.
 
         Parameters
@@ -131,8 +168,8 @@ class MiddleFiller:
         tokens
             Shape (tokens,), ids of a sample without padding; its texts end with the extra token
             ``eod``.
-        key
-            The key of its stream.
+        fill_text
+            Returns a text with its middle moved, for example by `fill_text`.
 
         Returns
         -------
@@ -142,44 +179,100 @@ class MiddleFiller:
 
         Notes
         -----
-        Law: with the numbers of Megatron's generator, the result equals Megatron's. As there, an
-        empty text loses its end token; all split tokens are kept. Source: Megatron-LM,
-        ``GPTFIMDataset``; Bavarian et al. (2022), the second variant of the order suffix, prefix,
-        middle.
+        As in Megatron, an empty text loses its end token. Source: Megatron-LM, ``GPTFIMDataset``.
         """
-        stream = RandomStream(key)
-        filled = _fill_texts(tokens, self.eod, lambda text: self._fill_text(text, stream))
+        filled = _fill_texts(tokens, self.eod, fill_text)
         result = np.full(len(tokens), self.pad, np.int64)
         count = min(len(filled), len(tokens))
         result[:count] = filled[:count]
         return result
 
-    def _fill_text(self, tokens: Int64Array, stream: RandomStream) -> Int64Array:
-        """Return one text with its middle moved, or those of its fragments."""
+    def fill_text(
+        self,
+        tokens: Int64Array,
+        draws: Draws,
+        permute: Callable[[Int64Array, float], Int64Array] | None = None,
+        *,
+        keep_all: bool,
+    ) -> Int64Array:
+        """Return one text with its middle moved, or those of its fragments.
+
+        Parameters
+        ----------
+        tokens
+            Shape (tokens,), ids.
+        draws
+            The random numbers.
+        permute
+            Moves the middle of a text with a probability; by default `permute`.
+        keep_all
+            Whether the split token after an empty fragment is kept; Megatron drops it.
+        """
+
+        def move(text: Int64Array, rate: float) -> Int64Array:
+            return permute(text, rate) if permute else self.permute(text, rate, draws)
+
         if self.split_token is None or not (tokens == self.split_token).any():
-            return self._permute(tokens, self.rate, stream)
-        if not stream.draw(self.rate):
+            return move(tokens, self.rate)
+        if not draws.draw(self.rate):
             return tokens
         return _fill_texts(
             tokens,
             self.split_token,
-            lambda fragment: self._permute(fragment, self.fragment_rate, stream),
-            keep_all=True,
+            lambda fragment: move(fragment, self.fragment_rate),
+            keep_all=keep_all,
         )
 
-    def _permute(self, tokens: Int64Array, rate: float, stream: RandomStream) -> Int64Array:
-        """Return tokens with the middle of their text moved, with this probability."""
-        if not stream.draw(rate):
+    def permute(
+        self,
+        tokens: Int64Array,
+        rate: float,
+        draws: Draws,
+        *,
+        keep_length: bool = False,
+        only_draws: bool = False,
+    ) -> Int64Array:
+        """Return tokens with the middle of their text moved, with this probability.
+
+        Parameters
+        ----------
+        tokens
+            Shape (tokens,), ids.
+        rate
+            The probability.
+        draws
+            The random numbers.
+        keep_length
+            Truncate or pad the suffix to the length of ``tokens``, which are returned if the suffix
+            is too short for that.
+        only_draws
+            Draw the random numbers, but return ``tokens``.
+
+        Notes
+        -----
+        Law: with the numbers of Megatron's generator, the result equals Megatron's. Source:
+        Megatron-LM, ``GPTFIMDataset._permute``; Bavarian et al. (2022), the second variant of the
+        order suffix, prefix, middle.
+        """
+        if not draws.draw(rate):
             return tokens
         text = self.codec.decode(tokens)
         if self.no_prefix is not None and text.startswith(self.no_prefix):
             return tokens
         # Split between characters, not tokens: models must learn to start within a token.
-        start, stop = sorted((stream.below(len(text) + 1), stream.below(len(text) + 1)))
+        start, stop = draws.cut(len(text))
+        if only_draws and not keep_length:
+            draws.draw(self.spm_rate)
+            return tokens
         texts = text[:start], text[start:stop], text[stop:]
         prefix, middle, suffix = map(self.codec.encode, texts)
+        if keep_length:
+            room = len(tokens) - len(prefix) - len(middle) - 3
+            if room <= 0 and len(suffix) > room:
+                return tokens
+            suffix = np.concatenate([suffix[:room], np.full(max(0, room - len(suffix)), self.pad)])
         parts: list[ArrayLike] = [[self.prefix], prefix, [self.suffix], suffix, [self.middle]]
-        if stream.draw(self.spm_rate):
+        if draws.draw(self.spm_rate):
             parts = [[self.prefix, self.suffix], suffix, [self.middle], prefix]
         return np.concatenate([*parts, middle], dtype=np.int64)
 

@@ -28,7 +28,8 @@ _sources: "WeakKeyDictionary[Any, LengthSource]" = WeakKeyDictionary()
 
 def is_stored(low_level_dataset: Any) -> TypeGuard[StoredDataset]:
     """Return whether a low-level dataset is stored instead of in memory."""
-    return hasattr(low_level_dataset, "length_file")
+    kind = type(low_level_dataset)  # the property of an instance may open a file
+    return hasattr(kind, "length_file") or hasattr(low_level_dataset, "length_file")
 
 
 def stored_source(low_level_dataset: StoredDataset) -> LengthSource:

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -56,14 +57,15 @@ def _find_unchanged(key: tuple[int, torch.device]) -> torch.Tensor | None:
     return None if mask is None or mask._version != version else mask
 
 
-def is_causal_mask(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a view of the mask that `causal_mask` shares for its length."""
-    mask = _find_unchanged((tensor.shape[-1], tensor.device)) if tensor.dim() else None
+def is_causal_mask(tensor: Any) -> bool:
+    """Return whether a value is a view of the mask that `causal_mask` shares for its length."""
+    is_tensor = isinstance(tensor, torch.Tensor) and tensor.dim() > 0
+    mask = _find_unchanged((tensor.shape[-1], tensor.device)) if is_tensor else None
     if mask is None:
         return False
     whole = mask[0]
     is_whole = tensor.shape[-2:] == whole.shape and tensor.stride()[-2:] == whole.stride()
-    return is_whole and tensor.data_ptr() == whole.data_ptr() and tensor.dtype == whole.dtype
+    return bool(is_whole and tensor.data_ptr() == whole.data_ptr() and tensor.dtype == whole.dtype)
 
 
 def document_starts(data: torch.Tensor, eod_token: int) -> torch.Tensor:

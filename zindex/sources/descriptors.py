@@ -8,6 +8,7 @@ from time import monotonic
 from zindex.errors import SourceError
 from zindex.io.file_chunks import open_local, read_local
 from zindex.io.file_list import SourceFile
+from zindex.io.frames import ReportBroken
 
 _MAX_OPEN = 128
 _CHECK_SECONDS = 1.0
@@ -44,8 +45,17 @@ class Descriptors:
         self.read_into(number, offset, memoryview(content))
         return bytes(content)
 
-    def read_into(self, number: int, offset: int, view: memoryview) -> None:
+    def read_into(
+        self, number: int, offset: int, view: memoryview, report: ReportBroken | None = None
+    ) -> None:
         """Read bytes of a file into a view, which they fill.
+
+        Parameters
+        ----------
+        number, offset, view
+            The file, the first byte, and the view.
+        report
+            Called for broken frames; see `Frames.read_into`.
 
         Raises
         ------
@@ -57,11 +67,16 @@ class Descriptors:
         descriptor = self._opened.get(number)
         if descriptor is None:
             descriptor = self._open(number)
+        file = self._files[number]
+        if file.frames is not None:
+            file.frames.read_into(
+                offset, view, lambda a, b: read_local(file, descriptor, a, b - a), report
+            )
+            return
         try:  # without the cost of `read_local`
             found = os.preadv(descriptor, [view], offset)
         except OSError:
             found = 0  # `read_local` raises an error of zindex
-        file = self._files[number]
         while found < len(view):
             rest = read_local(file, descriptor, offset + found, len(view) - found)
             if not rest:

@@ -20,21 +20,21 @@ from zindex.formats.json_lines import (
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import (
     LOCAL_NBYTES,
+    content_chunks,
     local_chunks,
     open_local,
     read_at,
     read_chunks,
     read_local,
-    remote_chunks,
 )
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.opened_files import PREPARE_NBYTES
-from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import Paths
 from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_SCAN_NBYTES = 1 << 20
 
 
 class JsonlFiles(PartFiles):
@@ -90,6 +90,10 @@ class JsonlFiles(PartFiles):
         # By file and part: the line breaks before the last byte before the part, if known.
         self._breaks: dict[int, dict[int, int]] = {}
         self._is_exact = False
+
+    def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
+        super()._reset(urls, files)
+        self._breaks = {}
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the objects of a part, in the order of its file.
@@ -172,7 +176,10 @@ class JsonlFiles(PartFiles):
     def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
         """Yield the objects of lines; see `SampleFiles.parse_samples`."""
         urls, parse = self.urls, _parse_exactly if self._is_exact else loads
+        broken = self._broken
         for number, row, line in raws:
+            if broken and self._is_broken(number, row):
+                continue
             try:
                 sample = parse(line)
                 if None in sample.values():
@@ -199,19 +206,20 @@ class JsonlFiles(PartFiles):
         found = [np.zeros(1, np.int64)]
         last, at = b"", 0
         digest = ContentDigest()
-        chunks = local_chunks(file, 0, _SCAN_NBYTES) if file.is_local else remote_chunks(file, 0)
-        for chunk in chunks:
-            breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
-            found.append(breaks + (at + 1))
-            digest.add(chunk)
-            at += len(chunk)
-            last = chunk
+        report = self._report_to(file.url)
+        with closing(content_chunks(file, report=report)) as chunks:
+            for chunk in chunks:
+                breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+                found.append(breaks + (at + 1))
+                digest.add(chunk)
+                at += len(chunk)
+                last = chunk
         if not last.endswith(b"\n"):
             found.append(np.array([at]))
         offsets = np.concatenate(found)
         while len(offsets) > 1:
             start, stop = offsets[-2:].tolist()
-            if read_at(file, start, stop).strip():
+            if read_at(file, start, stop, report).strip():
                 break
             offsets = offsets[:-1]
         return FileScan(offsets.reshape(-1, 1), digest.to_int())

@@ -1,14 +1,20 @@
-"""Open files of samples to read them at any offset: in place, by requests, or as copies."""
+"""Open files of samples to read them at any offset: in place, by requests, or as copies.
+
+Compressed files are read in place if they have frames.
+"""
 
 import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from zindex.errors import StoreUnwritableError
 from zindex.io.file_chunks import look_up, open_local, read_local
 from zindex.io.file_list import SourceFile
+from zindex.io.objects import Place
 from zindex.io.plain_copies import Damage, PlainCopies
 from zindex.io.request_threads import map_in_threads
+from zindex.sources.framed_files import find_frames
 from zindex.sources.sample_offsets import each_once
 
 logger = logging.getLogger(__name__)
@@ -50,9 +56,16 @@ def look_up_all(files: Sequence[SourceFile]) -> list[SourceFile]:
 
 
 def advance_nbytes(files: Sequence[SourceFile]) -> int:
-    """Return the stored bytes that are read in advance: of compressed and remote files."""
-    found = {file.place: file.nbytes or 0 for file in files if not (file.is_local and file.is_cut)}
-    return sum(found.values())
+    """Return the stored bytes that are read in advance: of remote and compressed files.
+
+    Local files that have frames are read in place.
+    """
+    found = {file.place: file for file in files if not file.is_cut}
+    return sum(
+        file.nbytes or 0
+        for file in found.values()
+        if not file.is_local or find_frames(file) is None
+    )
 
 
 def open_files(
@@ -72,32 +85,46 @@ def open_files(
     Returns
     -------
     opened
-        Compressed files, and small ones of object stores, are copied to this node; see
-        `PlainCopies`, also for errors.
+        Compressed files without frames, and small ones of object stores, are copied to this node;
+        see `PlainCopies`, also for errors. Frames are kept when they are first read.
     """
-    remote = {file.place: file.nbytes or 0 for file in files if not file.is_local and file.is_cut}
-    is_small = copy_all or sum(remote.values()) <= SMALL_NBYTES
-    copied = [file for file in files if not file.is_cut or (is_small and not file.is_local)]
+    wanted = {file.place: file for file in files if not file.is_cut}
+    remote = [file for file in wanted.values() if not file.is_local]
+    small: set[Place] = set()
+    for compressed in (False, True):
+        of_kind = [file for file in remote if (file.compression is not None) == compressed]
+        if copy_all or sum(file.nbytes or 0 for file in of_kind) <= SMALL_NBYTES:
+            small |= {file.place for file in of_kind}
+
+    def find(file: SourceFile) -> SourceFile:
+        if file.compression is None or file.place in small:
+            return file
+        return find_frames(file) or file
+
     opened = OpenedFiles(list(files), [[] for _ in files])
-    if not copied:
+    found = each_once(find, list(wanted.values()), is_shared=True) if wanted else []
+    kept = [one for one in found if one.compression or one.frames or one.place in small]
+    if not kept:
         return opened
-    copies = opened.copies = PlainCopies(copied, whole_lines=whole_lines)
-    if copies.num_missing:
-        logger.info(
-            "%s: %d of %d compressed or remote files, of %s bytes in all, are copied to %s",
-            *(copied[0].url, copies.num_missing, len(copied)),
-            *(f"{advance_nbytes(copied):,}", copies.folder),
-        )
-    found = dict(
-        zip(
-            (file.place for file in copied),
-            each_once(copies.open, copied, is_shared=True),
-            strict=True,
-        )
-    )
+    copied = [file for file in kept if file.frames is None]
+    results = {file.place: (file, list[Damage]()) for file in kept}
+    try:
+        copies = opened.copies = PlainCopies(kept, whole_lines=whole_lines)
+    except StoreUnwritableError:
+        if copied:
+            raise
+    else:
+        if copies.num_missing:
+            logger.info(
+                "%s: %d of %d compressed or remote files, of %s bytes in all, are copied to %s",
+                *(copied[0].url, copies.num_missing, len(copied)),
+                *(f"{sum(file.nbytes or 0 for file in copied):,}", copies.folder),
+            )
+        for file, result in zip(kept, each_once(copies.open, kept, is_shared=True), strict=True):
+            results[file.place] = result
     for number, file in enumerate(files):
-        if file.place in found:
-            opened.files[number], opened.damages[number] = found[file.place]
+        if file.place in results:
+            opened.files[number], opened.damages[number] = results[file.place]
     return opened
 
 

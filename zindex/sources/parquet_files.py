@@ -12,7 +12,8 @@ from zindex.io.file_list import SourceFile, list_files
 from zindex.io.objects import ObjectPath
 from zindex.lazy import need
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import WHOLE_FILE, Paths
 
 # Rows that are converted to objects at a time.
 _NUM_ROWS = 1024
@@ -87,7 +88,7 @@ class ParquetFiles(PartFiles):
             if name not in names:
                 raise SourceError(
                     f"{url} must have a column {name!r}, it has {', '.join(names) or 'none'}; name "
-                    "the one with the text (--column)"
+                    "the one with the text as column (--column)"
                 )
 
     def part_nbytes(self, part: int) -> int | None:

@@ -4,7 +4,6 @@ Tables of large files are kept in the user's cache folder, by path, size and tim
 """
 
 import hashlib
-import io
 import logging
 import os
 from bisect import bisect_right
@@ -24,6 +23,7 @@ from zindex.cache_folders import private_folders
 from zindex.errors import StoreError
 from zindex.io.file_list import SourceFile
 from zindex.io.local import write_once
+from zindex.io.objects import Place
 from zindex.io.plain_copies import locked
 from zindex.io.request_threads import map_in_threads
 
@@ -40,7 +40,8 @@ _NUM_THREADS = 8
 _LOG_SECONDS = 10.0
 
 # Of the kept tables.
-_VERSION = 2
+_VERSION = 3
+_MAX_WIDTH = 8
 _BLOCK_NBYTES = 1 << 20
 
 #: Table of a file: shape (samples + 1, columns), int64. The first column has the offset of each
@@ -164,18 +165,21 @@ def find_offsets(
     files: Sequence[SourceFile],
     scan: Callable[[SourceFile], FileScan],
     identity: Callable[[SourceFile], str],
+    scans: dict[tuple[Place, str, int | None], FileScan],
 ) -> SampleOffsets:
     """Return the offsets of all samples, from the cache or by reading the files once.
 
     Parameters
     ----------
     files
-        Files of known sizes that are not compressed. A file that is listed twice is scanned once,
-        and one in an object store by one process of those that share a cache.
+        Files of known sizes that can be read at any offset. A file that is listed twice is scanned
+        once, and one in an object store by one process of those that share a cache.
     scan
         Returns the table of a file, and its digest.
     identity
         Returns what else determines the table of a file, for its name in the cache.
+    scans
+        What this process has found in files, by place, version and size; others are added.
 
     Raises
     ------
@@ -186,24 +190,42 @@ def find_offsets(
     """
 
     def find(file: SourceFile) -> FileScan:
-        if not file.is_local:
-            return _find_remote(file, scan, identity)
-        path = found = None
-        modified = 0
-        with suppress(OSError):  # then reading the file raises, too
-            modified = os.stat(file.path).st_mtime_ns
-        if (file.nbytes or 0) >= MIN_KEPT_NBYTES:
-            path = _name_table(file, identity(file))
-            found = None if path is None else _load(path, file)
-        if found is None:
-            found = scan(file)
-            if path is not None and found.is_whole:
-                _keep(path, found)
-        found.modified = modified
-        return found
+        key = file.place, file.version, file.nbytes
+        if key not in scans:
+            scans[key] = find_kept(file, scan, identity(file))
+        return scans[key]
 
     is_remote = not all(file.is_local for file in files)
     return SampleOffsets(each_once(find, files, is_shared=is_remote), is_remote=is_remote)
+
+
+def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str) -> FileScan:
+    """Return what a function finds in a file, from the cache if the file is large or remote.
+
+    Parameters
+    ----------
+    file
+        A file of known size.
+    scan
+        Returns the table of a file, and its digest.
+    identity
+        What else determines the table, for its name in the cache.
+    """
+    if not file.is_local:
+        return _find_remote(file, scan, identity)
+    path = found = None
+    modified = 0
+    with suppress(OSError):  # then reading the file raises, too
+        modified = os.stat(file.path).st_mtime_ns
+    if (file.size or 0) >= MIN_KEPT_NBYTES:
+        path = _name_table(file, identity)
+        found = None if path is None else _load(path, file)
+    if found is None:
+        found = scan(file)
+        if path is not None and found.is_whole:
+            _keep(path, found)
+    found.modified = modified
+    return found
 
 
 def each_once(
@@ -235,17 +257,17 @@ def each_once(
 
 
 def _find_remote(
-    file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: Callable[[SourceFile], str]
+    file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str
 ) -> FileScan:
     """Return what is in an object, always kept: requests take longer than reading a table."""
-    path = _name_table(file, identity(file))
+    path = _name_table(file, identity)
     found = None if path is None else _load(path, file)
     if path is None or found is not None:
         return found or scan(file)
     with locked(path.with_suffix(".lock")):
         found = _load(path, file)
         if found is None:
-            logger.info("%s: finding the samples in %s bytes", file.url, f"{file.nbytes:,}")
+            logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
             found = scan(file)
             if found.is_whole:
                 _keep(path, found)
@@ -254,11 +276,13 @@ def _find_remote(
 
 def _name_table(file: SourceFile, identity: str) -> Path | None:
     """Return the place of a table in the cache; None without a cache that only its user writes."""
-    facts: tuple[object, ...] = (str(file.place), file.nbytes, file.version, identity, _VERSION)
+    facts: tuple[object, ...] = (str(file.place), file.size, file.version, identity, _VERSION)
     if file.is_local:
         status, path = os.stat(file.path), os.path.realpath(file.path)
         facts = (path, status.st_size, status.st_mtime_ns, identity, _VERSION)
-    name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.npy"
+    if file.nbytes != file.size:
+        facts = (*facts, file.nbytes)
+    name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.table"
     folders = private_folders("samples")
     return folders[0] / name if folders else None
 
@@ -266,24 +290,25 @@ def _name_table(file: SourceFile, identity: str) -> Path | None:
 def _load(path: Path, file: SourceFile) -> FileScan | None:
     """Return a kept table, mapped, and its digest; None if there is none that fits the file."""
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        # Not numpy's format: parsing its header fails at times in threads of Python 3.11.
+        words = np.memmap(path, np.int64, "r").view(np.ndarray)
     except (OSError, ValueError):
         return None
-    if table.dtype != np.int64 or table.ndim != 2 or len(table) < 2:
+    width = int(words[0])
+    if not 1 <= width <= _MAX_WIDTH or len(words) < 2 + width or (len(words) - 2) % width:
         return None
     # A plain view: each slice of a memmap costs a microsecond more.
-    table, digest = table[:-1].view(np.ndarray), int(table[-1, 0])
+    table, digest = words[2:].reshape(-1, width), int(words[1])
     offsets = table[:, 0]
     fits = offsets[0] >= 0 and offsets[-1] <= (file.nbytes or 0) and (np.diff(offsets) >= 0).all()
     return FileScan(table, digest) if fits else None
 
 
 def _keep(path: Path, scan: FileScan) -> None:
-    """Keep a table and, as its last row, the digest; without room, files are scanned again."""
-    buffer = io.BytesIO()
-    last = np.full((1, scan.table.shape[1]), scan.digest)
-    np.save(buffer, np.concatenate([scan.table, last]), allow_pickle=False)
+    """Keep the number of columns, the digest and a table; without room, files are scanned again."""
+    head = np.array([scan.table.shape[1], scan.digest])
+    content = np.concatenate([head, scan.table.ravel()]).astype(np.int64)
     try:
-        write_once(path, [buffer.getbuffer()], replace=True)
+        write_once(path, [content.data.cast("B")], replace=True)
     except (OSError, StoreError) as error:
         logger.info("offsets of samples are not kept in %s: %s", path, error)

@@ -30,7 +30,8 @@ from zindex.sources.opened_files import (
     look_up_all,
     open_files,
 )
-from zindex.sources.sample_files import PartFiles, Paths
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import Paths
 from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample, SampleOffsets
 from zindex.sources.sidecars import (
     Metadata,
@@ -52,6 +53,7 @@ from zindex.sources.tar_members import (
     check_rest,
     iterate_members,
     open_headers,
+    plain_fields,
 )
 
 # In tables of samples: there is no line of metadata, or several of one key.
@@ -140,6 +142,10 @@ class TarFiles(PartFiles):
     def __getstate__(self) -> dict[str, Any]:
         nothing = dict.fromkeys(("_sidecars", "_copied_sidecars"))
         return {**super().__getstate__(), **nothing, "_sidecar_copies": {}}
+
+    def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
+        super()._reset(urls, files)
+        self._begins, self._metadata, self._sidecars = {}, None, None
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the samples of a part, in the order of its archive.
@@ -235,11 +241,18 @@ class TarFiles(PartFiles):
     def parse_samples(self, raws: Iterable[RawSample]) -> Iterator[dict[str, Any]]:
         """Yield samples; see `SampleFiles.parse_samples`."""
         assert self._offsets is not None
-        tables = self._offsets.tables
+        tables, broken = self._offsets.tables, self._broken
         for number, row, content in raws:
+            if broken and self._is_broken(number, row):
+                continue
+            content = bytes(content)
+            plain = None if self._fields else plain_fields(content)
+            if plain is not None:
+                yield {"__key__": plain[0], "__url__": self.urls[number], **plain[1]}
+                continue
             start = int(tables[number][row, 0])
             buffer = ChunkBuffer(iter(()))
-            buffer.buffer, buffer.base, buffer.stop = bytes(content), start, start + len(content)
+            buffer.buffer, buffer.base, buffer.stop = content, start, start + len(content)
             metadata = self._read_line(number, row) if self._fields else {}
             try:
                 yield from self._parse(number, buffer, start, math.inf, metadata)
@@ -253,7 +266,7 @@ class TarFiles(PartFiles):
         digest, is_whole = ContentDigest(), True
         lines = self._find_lines(file, digest) if self._fields or file.needs_sidecar else {}
         missing = (_NO_LINE, _NO_LINE)
-        with open_headers(file, digest) as buffer:
+        with open_headers(file, digest, self._report_to(file.url)) as buffer:
             try:
                 for start, name, _ in iterate_members(buffer, 0, with_content=False):
                     key = key_of(name)

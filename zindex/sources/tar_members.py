@@ -3,15 +3,18 @@
 Nothing is unpacked, and no name or link is followed: names only become keys of samples.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 
 from zindex.errors import SourceError
 from zindex.formats import tar_headers
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import open_local, read_local, remote_chunks
+from zindex.io.file_chunks import content_chunks, open_local, read_local
 from zindex.io.file_list import SourceFile
+from zindex.io.frames import ReportBroken
 from zindex.sources.sample_offsets import ContentDigest
 
 #: Maximum bytes of a member, each of which is read whole.
@@ -24,6 +27,8 @@ STEP_NBYTES, HEADERS_NBYTES = 1 << 18, 1 << 15
 _MAX_AHEAD_NBYTES = 8 << 20
 # Longest gap between headers in an object store that is read: a request takes no less time.
 _MAX_GAP_NBYTES = 16 << 20
+# A name whose key and field need no check; upper case is changed elsewhere.
+_PLAIN = re.compile(rb"((?:[a-zA-Z0-9-][\w-]*/)*[\w-]+)\.([a-z0-9][a-z0-9._]*)", re.ASCII)
 
 
 #: Offset of a member, including its extended headers; its name; its content, or the reason for its
@@ -146,19 +151,29 @@ class ChunkBuffer(ArchiveBuffer):
 
 
 class ObjectBuffer(ChunkBuffer):
-    """Buffers an object that was looked up, forward only; long gaps between reads are not read.
+    """Buffers a remote file, or one of frames, forward only; long gaps are not read.
 
     Parameters
     ----------
     file
-        The object.
+        The file, looked up.
     digest
         Digests what is read.
+    report
+        Called for broken frames. Members that start in one, and all after it, cannot be read.
     """
 
-    def __init__(self, file: SourceFile, digest: ContentDigest | None = None) -> None:
+    def __init__(
+        self,
+        file: SourceFile,
+        digest: ContentDigest | None = None,
+        report: ReportBroken | None = None,
+    ) -> None:
         self.file, self.digest, self.nbytes = file, digest, file.nbytes or 0
-        self._source = remote_chunks(file, 0)
+        self._report = report
+        self._broken: list[tuple[int, int, str]] = []
+        self._at = 0
+        self._source = content_chunks(file, 0, self._note)
         super().__init__(self._read())
 
     def cover(self, start: int, nbytes: int) -> None:
@@ -167,16 +182,29 @@ class ObjectBuffer(ChunkBuffer):
             raise ended(start, nbytes, self.nbytes)
         if start - self.base - len(self.buffer) > _MAX_GAP_NBYTES:
             self._source.close()
-            self._source = remote_chunks(self.file, start)
-            self.base, self.buffer = start, b""
+            self._source = content_chunks(self.file, start, self._note)
+            self.base, self.buffer, self._at, self.chunks = start, b"", start, self._read()
         super().cover(start, nbytes)
+        for first, last, reason in self._broken:
+            if first < start + nbytes and start < last:
+                raise DamageError(reason, max(first, start))
+
+    def _note(self, reason: str, start: int, stop: int) -> None:
+        """Note a broken frame; a thread calls it before the chunk is there."""
+        if self._report is not None:
+            self._report(reason, start, stop)
+        self._broken.append((start, stop, reason))
 
     def _read(self) -> Iterator[bytes]:
-        """Yield chunks from wherever the next one starts."""
+        """Yield chunks, broken frames as chunks of their own."""
         while chunk := next(self._source, b""):
             if self.digest is not None:
                 self.digest.add(chunk)
-            yield chunk
+            edges = {edge - self._at for span in self._broken for edge in span[:2]}
+            cuts = sorted(edge for edge in edges if 0 < edge < len(chunk))
+            self._at += len(chunk)
+            for start, stop in pairwise([0, *cuts, len(chunk)]):
+                yield chunk[start:stop] if cuts else chunk
 
     def close(self) -> None:
         """End the requests that were made ahead."""
@@ -184,8 +212,10 @@ class ObjectBuffer(ChunkBuffer):
 
 
 @contextmanager
-def open_headers(file: SourceFile, digest: ContentDigest | None = None) -> Iterator[ArchiveBuffer]:
-    """Open a buffer for the headers of an archive that is not compressed.
+def open_headers(
+    file: SourceFile, digest: ContentDigest | None = None, report: ReportBroken | None = None
+) -> Iterator[ArchiveBuffer]:
+    """Open a buffer for the headers of an archive that can be read at any offset.
 
     Parameters
     ----------
@@ -193,12 +223,14 @@ def open_headers(file: SourceFile, digest: ContentDigest | None = None) -> Itera
         The archive.
     digest
         Digests what is read.
+    report
+        Called for broken frames.
     """
-    if file.is_local:
+    if file.is_local and file.frames is None:
         with open_local(file) as descriptor:
             yield FileBuffer(file, descriptor, HEADERS_NBYTES, digest)
     else:
-        with closing(ObjectBuffer(file, digest)) as buffer:
+        with closing(ObjectBuffer(file, digest, report)) as buffer:
             yield buffer
 
 
@@ -286,6 +318,44 @@ def iterate_members(
             extension = extension or tar_headers.Extension()
             _take_extension(archive, position, nbytes, kind, extension)
             position += nbytes + 511 & -512
+
+
+def plain_fields(content: bytes) -> tuple[str, dict[str, bytes]] | None:
+    """Return the key of a sample and its fields, if all is as most programs write it, else None.
+
+    That are regular members with simple names, each field once.
+
+    Parameters
+    ----------
+    content
+        The members of the sample, from the first header on.
+    """
+    at, nbytes = 0, len(content)
+    key, fields = b"", dict[str, bytes]()
+    try:
+        while at < nbytes and (header := tar_headers.read_header(content, at)) is not None:
+            name, size, kind = header
+            found = _PLAIN.fullmatch(name)
+            start, stop = at + tar_headers.BLOCK_NBYTES, at + tar_headers.BLOCK_NBYTES + size
+            if (
+                found is None
+                or kind not in tar_headers.REGULAR
+                or stop > nbytes
+                or size > MAX_MEMBER_NBYTES
+            ):
+                return None
+            if found[1] != key:
+                if key:
+                    return None
+                key = found[1]
+            field = found[2].decode()
+            if field in fields:
+                return None
+            fields[field] = content[start:stop]
+            at = start + (size + 511 & -512)
+    except SourceError:
+        return None
+    return key.decode(), fields
 
 
 def _refuse(name: str, nbytes: int) -> str | None:

@@ -8,7 +8,8 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
-from zindex.sources.sample_files import WHOLE_FILE, PartFiles, Paths
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import WHOLE_FILE, Paths
 
 #: Maximum bytes of a text.
 MAX_TEXT_NBYTES = 1 << 28

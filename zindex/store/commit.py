@@ -13,7 +13,8 @@ A valid shard is its own receipt, so repeating an interrupted build resumes it.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -36,10 +37,13 @@ from zindex.store.check_place import check_place
 from zindex.store.checked_json import MAX_SIZE, Facts, parse_as
 from zindex.store.layout import DATA_TYPES, ArrayLayout, ChunkGrid, parse_layouts
 from zindex.store.shard import REMEDY, Receipt
+from zindex.version import VERSION
 
 #: Version of all descriptions and layouts written by this package; increased when bytes on disk
 #: change. In version 1 shards have no table of checksums.
 FORMAT_VERSION = 2
+#: Attributes of every store: the program that committed it.
+COMMON_ATTRIBUTES = {"made_by": f"zindex {VERSION}"}
 # Facts of a store and their types.
 _KINDS: dict[str, Any] = {
     "kind": str,
@@ -257,9 +261,9 @@ def commit_store(
     VerificationError
         If a shard has no receipt.
     FingerprintMismatchError
-        If a commit with other content exists.
+        If a commit with other content exists. One with other attributes is kept.
     """
-    contents = commit_files(plan, receipts, attributes)
+    contents = commit_files(plan, receipts, COMMON_ATTRIBUTES | (attributes or {}))
     root = contents.pop(ROOT_KEY)
     keys = [layout.shard_key(i) for layout in plan.layouts for i in range(layout.num_shards)]
     folders = {key.rpartition("/")[0] for key in (*contents, *keys)}
@@ -267,7 +271,7 @@ def commit_store(
     num_threads = files.num_writers(plan.root)
     map_in_threads(num_threads, lambda key: _create_same(plan.root / key, contents[key]), contents)
     map_in_threads(num_threads, lambda name: files.sync_directory(plan.root / name), folders)
-    _create_same(plan.root / ROOT_KEY, root)
+    _create_same(plan.root / ROOT_KEY, root, _commit_facts)
     files.sync_directory(plan.root)
     files.sync_directory(plan.root.parent)
 
@@ -311,13 +315,29 @@ def commit_files(
     return contents
 
 
-def _create_same(path: Place, content: bytes) -> None:
-    """Create a file; an existing file must have the same bytes."""
-    if not files.write_once(path, [content]) and files.read_file(path) != content:
-        raise FingerprintMismatchError(
-            f"{path} must hold what this build computed, it holds other bytes; "
-            "remove the store and build again"
-        )
+def _create_same(
+    path: Place, content: bytes, facts_of: Callable[[bytes, Place], Any] | None = None
+) -> None:
+    """Create a file; an existing file must have the same bytes, or the same facts."""
+    if files.write_once(path, [content]):
+        return
+    found = files.read_file(path)
+    if found == content:
+        return
+    if facts_of is not None:
+        with suppress(StoreError, VerificationError):
+            if facts_of(found, path) == facts_of(content, path):
+                return
+    raise FingerprintMismatchError(
+        f"{path} must hold what this build computed, it holds other bytes; "
+        "remove the store and build again"
+    )
+
+
+def _commit_facts(content: bytes, path: Place) -> list[Any]:
+    """Return what two commits of one store have in common; other attributes may differ."""
+    facts = parse_root(content, path)
+    return [facts.get(name) for name in ("fingerprint", "arrays", "manifest_sha256")]
 
 
 def read_root(root: Place) -> dict[str, Any]:

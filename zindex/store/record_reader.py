@@ -101,25 +101,38 @@ class RecordReader:
             values[URL] = self._url_of(record)
         return values
 
-    def read_many(self, records: Sequence[int] | Int64Array) -> list[dict[str, Any]]:
-        """Return several records in two rounds: first the offsets, then the values."""
+    def read_many(
+        self, records: Sequence[int] | Int64Array, names: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return several records in two rounds: first the offsets, then the values.
+
+        Parameters
+        ----------
+        records
+            Their numbers in the store.
+        names
+            Return these fields alone, without key and file; None returns all.
+        """
         rows = np.asarray(records, np.int64).reshape(-1)
+        columns = self._columns
+        if names is not None:
+            columns = [column for column in columns if column.name in names]
         first: list[Spans] = []
-        for column in self._columns:
+        for column in columns:
             first.append(Spans(column.offsets, rows, rows + 2))
             if column.forms is not None:
                 first.append(Spans(column.forms, rows, rows + 1))
         answers = iter(read_many(first))
         second: list[Spans] = []
         forms: list[list[int]] = []
-        for column in self._columns:
+        for column in columns:
             bounds = next(answers).reshape(-1, 2)
             second.append(Spans(column.values, bounds[:, 0].copy(), bounds[:, 1].copy()))
             given = next(answers).tolist() if column.forms is not None else None
             forms.append(given or [column.form] * len(rows))
         found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         answers = iter(read_many(second))
-        for column, spans, given in zip(self._columns, second, forms, strict=True):
+        for column, spans, given in zip(columns, second, forms, strict=True):
             parts = _cut(next(answers), spans)
             for record, form, part in zip(found, given, parts, strict=True):
                 if form == _NUMBERS:
@@ -127,7 +140,7 @@ class RecordReader:
                     record[column.name] = np.array(part)
                 elif form != _NONE:
                     record[column.name] = decode_value(form, part.tobytes())
-        if self._has_urls:
+        if self._has_urls and names is None:
             for record, row in zip(found, rows.tolist(), strict=True):
                 record[URL] = self._url_of(row)
         return found

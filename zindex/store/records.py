@@ -18,6 +18,7 @@ import numpy as np
 from zindex import schema
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, StoreError, shorten
+from zindex.formats.keyed.schema_field import LENGTH_SUFFIX as LENGTH_SUFFIX
 from zindex.schema import ArraySpec
 from zindex.store.checked_json import parse_as
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -28,8 +29,6 @@ KIND = "records"
 CORPUS_KIND = "tokens"
 #: Fields that every record has in addition to its own.
 KEY, URL = "__key__", "__url__"
-#: Suffix of the field with the item lengths, for fields whose records are groups of items.
-LENGTH_SUFFIX = "_length"
 #: Maximum number of fields: each one has several arrays, and each array is a folder.
 MAX_FIELDS = 64
 

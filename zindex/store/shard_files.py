@@ -28,6 +28,9 @@ from zindex.store.shard import (
     read_index,
 )
 
+#: Function of the row of a chunk's first value, and its values without padding.
+Inspect = Callable[[int, AnyArray], None]
+
 # Attribute of an object that holds the checksum of its receipt.
 _CHECKSUM = "zindexcrc32c"
 # Threads that write the shards of one array: enough to keep a disk busy.
@@ -172,7 +175,12 @@ def _find_object(path: ObjectPath, form: ArrayFiles, shard: int) -> Receipt:
 
 
 def check_shard(
-    root: Place, layout: ArrayLayout, shard: int, committed: Receipt | None = None
+    root: Place,
+    layout: ArrayLayout,
+    shard: int,
+    committed: Receipt | None = None,
+    *,
+    inspect: Inspect | None = None,
 ) -> Receipt | str:
     """Read a whole shard; return its receipt, or a description of the problem.
 
@@ -183,6 +191,8 @@ def check_shard(
     committed
         Its receipt in the manifest, if any: a file of another size is not read. It is not compared
         with the returned one.
+    inspect
+        Called with the values of each intact chunk.
     """
     path = root / layout.shard_key(shard)
     try:
@@ -191,7 +201,7 @@ def check_shard(
             return "is missing"
         if committed is not None and nbytes != committed.nbytes:
             return f"has {nbytes:,} bytes, {committed.nbytes:,} were committed"
-        return _check_bytes(path, nbytes, layout, shard)
+        return _check_bytes(path, nbytes, layout, shard, inspect)
     except VerificationError as error:
         return str(error).removesuffix(f"; {REMEDY}")
     except StoreUnavailableError:
@@ -200,7 +210,9 @@ def check_shard(
         return f"cannot be read: {error.strerror or error}"
 
 
-def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> Receipt:
+def _check_bytes(
+    path: Place, nbytes: int, layout: ArrayLayout, shard: int, inspect: Inspect | None
+) -> Receipt:
     """Return the receipt of a shard of a given size."""
     form = ArrayFiles.of(layout)
     tail = _read_exactly(path, max(0, nbytes - form.tail_nbytes(shard)), nbytes)
@@ -216,15 +228,20 @@ def _check_bytes(path: Place, nbytes: int, layout: ArrayLayout, shard: int) -> R
     parts = [Part(chunk, *span) for chunk, span in enumerate(spans) if span[1] > 0]
     checksums: list[bytes] = []
     damaged: list[str] = []
+    first, stop = layout.shard_bounds(shard)
     for request in coalesce(parts):
         content = memoryview(_read_exactly(path, request.start, request.stop))
         for part in request.parts:
             stored = content[part.offset - request.start :][: part.nbytes]
             checksums.append(bytes(stored[-CRC_NBYTES:]))
             try:
-                decode_chunk(form, shard, part.number, stored, checksums=index.checksums)
+                values = decode_chunk(form, shard, part.number, stored, checksums=index.checksums)
             except VerificationError as error:
                 damaged.append(str(error).removesuffix(f"; {REMEDY}"))
+                continue
+            if inspect is not None:
+                row = first + part.number * layout.chunk_length
+                inspect(row, values[: stop - row])
     if damaged:
         others = f", as do {len(damaged) - 1} others" if len(damaged) > 1 else ""
         raise VerificationError(f"{damaged[0]}{others}")

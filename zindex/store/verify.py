@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from zindex.errors import (
@@ -38,7 +39,7 @@ from zindex.store.shard_files import check_shard
 from zindex.store.signature import SIGNATURE_KEY, check_signature
 from zindex.store.tokenizer_note import FILES_KEY, NOTE_KEY, read_kept_file, read_note
 from zindex.store.tokens import find_link
-from zindex.store.verify_values import find_invalid_values
+from zindex.store.verify_values import ValueChecks
 
 #: Folder of a repair's recomputed shards; the next repair removes what a killed one left behind.
 REPAIR_KEY = "_zindex/repair"
@@ -191,7 +192,9 @@ def verify_store(
             metadata = canonical_json(layout.zarr_metadata())
             problem = "does not hold the metadata that were committed"
             _check_same(found, f"{layout.name}/{ROOT_KEY}", metadata, problem)
-    _check_shards(found, advance)
+    is_keyed = found.kind == KIND and found.was_committed
+    values = ValueChecks(found.facts["spec"], found.root) if is_keyed else None
+    _check_shards(found, advance, values)
     _check_link(found)
     _check_tokenizer(found)
     if key is not None:
@@ -200,8 +203,8 @@ def verify_store(
         except VerificationError as error:
             found.add(SIGNATURE_KEY, str(error))
     _note_other_files(found)
-    if found.kind == KIND and found.was_committed and not found.damages:
-        found.invalid += [DamagedFile(*item) for item in find_invalid_values(found.root)]
+    if values is not None and not found.damages:
+        found.invalid += [DamagedFile(*item) for item in values.describe()]
     return found
 
 
@@ -297,15 +300,20 @@ def _parse_manifest(
     return receipts if receipts.keys() == expected else None
 
 
-def _check_shards(found: StoreReport, advance: Callable[[int], None]) -> None:
-    """Check every shard, several at a time."""
+def _check_shards(
+    found: StoreReport, advance: Callable[[int], None], values: ValueChecks | None
+) -> None:
+    """Check every shard and its values, several at a time."""
     manifest = found.manifest or {}
     numbers = {replace(receipt, shard=0): receipt.shard for receipt in manifest.values()}
 
     def check(job: tuple[ArrayLayout, int]) -> Receipt | DamagedFile:
         layout, shard = job
         committed = manifest.get((layout.name, shard))
-        checked = check_shard(found.root, layout, shard, committed)
+        inspect = None
+        if values is not None and layout.name in values.fields:
+            inspect = partial(values.inspect, layout.name)
+        checked = check_shard(found.root, layout, shard, committed, inspect=inspect)
         if isinstance(checked, Receipt):
             if committed in (None, checked):
                 return checked

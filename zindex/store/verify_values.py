@@ -1,50 +1,70 @@
 """Check the values of keyed token stores: ids of the vocabulary, and finite floats."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from threading import Lock
+from typing import Any
 
 import numpy as np
 
-from zindex.formats.keyed.value_rules import TOKEN_KEYS, describe_invalid, find_invalid
+from zindex.arrays import AnyArray
+from zindex.errors import StoreError, VerificationError
+from zindex.formats.keyed.schema_presets import find_token_keys
+from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.io.objects import Place
-from zindex.store.open import Store, open_store
-from zindex.store.records import KIND, Form, RecordField, read_fields
+from zindex.store.open import open_store
+from zindex.store.records import KIND, Form, read_fields
 from zindex.store.tokenizer_note import read_note
 
-# Values per read.
-_BLOCK_LENGTH = 1 << 20
 
+class ValueChecks:
+    """First invalid value of each array of a keyed store, of the chunks that were inspected.
 
-def find_invalid_values(root: Place) -> Iterator[tuple[str, str]]:
-    """Yield the array and the first invalid value of each key of a sound keyed store.
+    Stores of other records, which have no key of token ids, may hold any number. Threads may
+    inspect chunks concurrently, in any order.
 
-    Stores of other records, which have no key of token ids, may hold any number.
+    Parameters
+    ----------
+    spec, root
+        Description and place of the store.
     """
-    store = open_store(root, kind=KIND)
-    fields = read_fields(store.spec, root)
-    numbers = [field for field in fields.values() if field.form == Form.NUMBERS]
-    if not any(field.name in TOKEN_KEYS for field in numbers):
-        return
-    note = read_note(root)
-    num_ids = None if note is None else note.vocab_size
-    for field in numbers:
-        is_tokens = field.name in TOKEN_KEYS
-        if is_tokens or np.dtype(field.dtype).kind == "f":
-            problem = _find_problem(store, field, is_tokens, num_ids)
-            if problem is not None:
-                yield field.value.name, problem
 
+    def __init__(self, spec: Mapping[str, Any], root: Place) -> None:
+        self._root = root
+        self._num_ids: int | None = None
+        self._found: dict[str, tuple[int, int | float]] = {}
+        self._lock = Lock()
+        fields = [each for each in read_fields(spec, root).values() if each.form == Form.NUMBERS]
+        self._token_keys = find_token_keys(spec)
+        is_keyed = any(field.name in self._token_keys for field in fields)
+        #: Fields whose values are checked, by array.
+        self.fields = {
+            field.value.name: field
+            for field in fields
+            if is_keyed and (field.name in self._token_keys or np.dtype(field.dtype).kind == "f")
+        }
+        if self.fields:
+            try:
+                note = read_note(root)
+            except (StoreError, VerificationError):  # damage, which is reported by itself
+                note = None
+            self._num_ids = None if note is None else note.vocab_size
 
-def _find_problem(
-    store: Store, field: RecordField, is_tokens: bool, num_ids: int | None
-) -> str | None:
-    """Return the problem of the first invalid value of a field, or None."""
-    values = store[field.value.name]
-    for start in range(0, len(values), _BLOCK_LENGTH):
-        block = values[start : start + _BLOCK_LENGTH]
-        wrong = find_invalid(block, is_tokens=is_tokens, num_ids=num_ids)
-        if wrong is not None:
-            bounds = np.asarray(store[field.offset.name])
-            record = int(np.searchsorted(bounds, start + wrong, "right")) - 1
-            where = f"record {record:,} of {store.root}"
-            return describe_invalid(field.name, block[wrong].item(), where, num_ids)
-    return None
+    def inspect(self, array: str, first: int, values: AnyArray) -> None:
+        """Check values of an array in `fields`: shape (values,), from row ``first`` on."""
+        is_tokens = self.fields[array].name in self._token_keys
+        wrong = find_invalid(values, is_tokens=is_tokens, num_ids=self._num_ids)
+        if wrong is None:
+            return
+        found = first + wrong, values[wrong].item()
+        with self._lock:
+            self._found[array] = min(found, self._found.get(array, found), key=lambda each: each[0])
+
+    def describe(self) -> Iterator[tuple[str, str]]:
+        """Yield each array with an invalid value, and the problem; the store must be sound."""
+        for array, field in self.fields.items():
+            if array in self._found:
+                row, value = self._found[array]
+                bounds = np.asarray(open_store(self._root, kind=KIND)[field.offset.name])
+                record = int(np.searchsorted(bounds, row, "right")) - 1
+                where = f"record {record:,} of {self._root}"
+                yield array, describe_invalid(field.name, value, where, self._num_ids)

@@ -282,7 +282,9 @@ class ZarrRows(RowReader):
         nbytes = 16 * math.prod(counts)
         end = 4 * (len(names) - 1)
         with reading(Path(file)), open_file(file) as stream:
-            if codec.index_location.value == "end":
+            # An enumeration in zarr 3.1, a text from 3.4 on.
+            location = getattr(codec.index_location, "value", codec.index_location)
+            if location == "end":
                 stream.seek(-min(nbytes + end, os.path.getsize(file)), os.SEEK_END)
             stored = stream.read(nbytes)
         index = np.frombuffer(stored, "<u8", len(stored) // 16 * 2)

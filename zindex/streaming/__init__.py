@@ -12,6 +12,7 @@ from zindex.lazy import lazy_names
 if TYPE_CHECKING:
     from zindex.datasets.record_dataset import RecordDataset as RecordDataset
     from zindex.keyed.dataset_factory import open_keyed_dataset as open_keyed_dataset
+    from zindex.loading.run_split import open_run_split as open_run_split
     from zindex.processing.collate import PadCollate as PadCollate
     from zindex.processing.collate import mixed_collate as mixed_collate
     from zindex.processing.collate import stack_collate as stack_collate
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
-    from zindex.streaming.run_split import open_run_split as open_run_split
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state

@@ -23,7 +23,8 @@ from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
-from zindex.sources.sample_files import PartFiles, Paths, SampleFiles
+from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_files import Paths, SampleFiles
 from zindex.sources.sample_requests import SampleRequests
 from zindex.sources.tar_files import TarFiles
 from zindex.sources.unit_requests import OpenedGroup, Unit, UnitRequests
@@ -168,14 +169,14 @@ class FilesDataset(IterableDataset[Sample]):
         raws = self._read_raw(unit, upcoming or iter(()))
         return self.process(chain.from_iterable(map(self.files.parse_samples, raws)))
 
-    def first(self, num_files: int) -> "FilesDataset":
-        """Return a dataset of the first files only; not of stored records."""
+    def as_listed(self, listing: str) -> "FilesDataset":
+        """Return a dataset of earlier files; see `PartFiles.as_listed`. Not of stored records."""
         assert isinstance(self.files, PartFiles)
         made = copy.copy(self)
         for name in ("units", "num_together"):
             made.__dict__.pop(name, None)
         made._requests, made._group = UnitRequests(), OpenedGroup()
-        made.files = self.files.first(num_files)
+        made.files = self.files.as_listed(listing)
         made.urls = list(made.files.urls)
         return made
 

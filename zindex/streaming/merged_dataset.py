@@ -192,6 +192,11 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """
         self._place = check_ranks(dp_rank, dp_size, ("dp_rank", "dp_size"))
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Data-parallel rank of this process, and the number of ranks."""
+        return self._place or find_place()
+
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False
     ) -> None:
@@ -218,7 +223,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         loaded, changes = self._check_state(given, reload_from_url_level)
         self._state = given or None
         self._from_url_level = reload_from_url_level
-        if (self._place or find_place())[0] == 0:
+        if self.place[0] == 0:
             mixture_changes.report(changes)
         self._start_at(self._first_iteration)
         if loaded is not None:
@@ -256,7 +261,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             If a name or percent is invalid, no percent is > 0, ranks differ, a sample after `at`
             has been read, or a tail counts the samples of a dataset that is added or left out.
         """
-        _, num_ranks = self._place or find_place()
+        _, num_ranks = self.place
         return {"percents": change_percents(self, self._board, percents, at, num_ranks, group)}
 
     def state_dict(self) -> State:
@@ -320,7 +325,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, with the rank, which a loader worker cannot determine."""
-        place = self._place or find_place()
+        place = self.place
         refuse_resharding(place[1])
         place_or_none = None if place == (0, 1) else place
         return {**self.__dict__, "_place": place_or_none, "_running": None}
@@ -377,7 +382,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 "infinite streams, outputs of functions, and mixtures that do not read all their "
                 "datasets once have no known length"
             )
-        _, num_ranks = self._place or find_place()
+        _, num_ranks = self.place
         counts = [source.count_samples(num_ranks) for source in self.sources(read=True)]
         if None in counts:
             raise TypeError("a process function, or a file read in order, has no known length")
@@ -421,7 +426,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     ) -> Iterator[Sample]:
         worker = torch.utils.data.get_worker_info()
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        rank, num_ranks = self._place or find_place()
+        rank, num_ranks = self.place
         refuse_resharding(num_ranks)
         board = self._board if board is None else board
         if worker is not None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from zindex.errors import StateMismatchError
+from zindex.errors import SourceError, StateMismatchError
 from zindex.plan.percent_schedules import parse_percent
+from zindex.sources.file_listing import describe_growth
 from zindex.streaming import resuming
 from zindex.streaming.protocols import is_mixture
-from zindex.streaming.sources import StreamSource, count_files
+from zindex.streaming.sources import StreamSource, list_files
 from zindex.streaming.state import LoadedState
 from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions
 
@@ -38,10 +39,10 @@ class MixtureFacts:
         return {source.name: source.identity() for source in self.sources}
 
     @cached_property
-    def num_files(self) -> dict[str, int]:
-        """Files of each source that has files."""
-        counts = {source.name: count_files(source.dataset) for source in self.sources}
-        return {name: count for name, count in counts.items() if count is not None}
+    def files(self) -> dict[str, str]:
+        """The list of the files of each source that may grow."""
+        lists = {source.name: list_files(source.dataset) for source in self.sources}
+        return {name: listing for name, listing in lists.items() if listing}
 
     def make_origin(self, iteration: int) -> StreamOrigin:
         """Return the origin of an iteration from its first sample on, without an id."""
@@ -50,7 +51,7 @@ class MixtureFacts:
             self.identities,
             iteration=iteration,
             mixtures=self.mixtures,
-            num_files=self.num_files,
+            files=self.files,
         )
 
 
@@ -125,7 +126,7 @@ def adapt(
     _check_segments(before, facts)
     identities = dict(before.identities)
     pools, ends = dict(before.pools), dict(before.ends)
-    num_files = dict(before.num_files)
+    files = dict(before.files)
     for source in facts.sources:
         name = source.name
         if source in grown:
@@ -133,14 +134,14 @@ def adapt(
         elif name not in known:
             identities[name] = current[name]
         view = replace(before, identities=identities).views(name)[-1]
-        if name in facts.num_files and identities[view] == current[name]:
-            num_files[view] = facts.num_files[name]
+        if name in facts.files and identities[view] == current[name]:
+            files[view] = facts.files[name]
     origin = resuming.follow(
         before,
         "mixture",
         identities=identities,
         pools={view: pools[view] for view in pools if view in identities},
-        num_files={view: num_files[view] for view in num_files if view in identities},
+        files={view: files[view] for view in files if view in identities},
         ends={view: ends[view] for view in ends if view in identities},
         mixtures=facts.mixtures,
     )
@@ -181,27 +182,27 @@ def _compare(old: StreamOrigin, facts: MixtureFacts) -> list[str]:
 
 def _check_grown(source: StreamSource, old: StreamOrigin, identity: str) -> None:
     """Raise if a source of another identity is more than grown."""
-    view = old.views(source.name)[-1]
-    before, now = old.num_files.get(view), count_files(source.dataset)
-    expected = old.identities[view]
-    first = None
-    if before is not None and now is not None and before < now and source.kind == "parts":
-        first = replace(source, dataset=source.dataset.first(before)).identity()
-    if first != expected:
-        raise StateMismatchError(
-            f"the state of {source.name!r} must be of the same files, seed and order, and made "
-            f"alike: it is of [{expected}], these are [{identity}]; take those back, or set "
-            "reload_from_url_level to read begun parts again, or begin anew. Files may be added "
-            "after those that it had, as in a list of paths"
-        )
+    view, reason = old.views(source.name)[-1], ""
+    expected, listing = old.identities[view], old.files.get(view)
+    if listing and source.kind == "parts":
+        try:
+            before = replace(source, dataset=source.dataset.as_listed(listing))
+        except SourceError as error:
+            reason = f" Of its files {error}."
+        else:
+            if before.identity() == expected:
+                return
+    raise StateMismatchError(
+        f"the state of {source.name!r} must be of the same files, seed and order, and made "
+        f"alike: it is of [{expected}], these are [{identity}].{reason} Take those back, or set "
+        "reload_from_url_level to read begun parts again, or begin anew. Files may be added, and "
+        "lines at the end of one"
+    )
 
 
 def _describe_growth(source: StreamSource, old: StreamOrigin) -> str:
-    before = old.num_files[old.views(source.name)[-1]]
-    return (
-        f"{source.name!r} has {(count_files(source.dataset) or 0) - before} more files, from its "
-        "next epoch on"
-    )
+    before, now = old.files[old.views(source.name)[-1]], list_files(source.dataset)
+    return f"{source.name!r} has {describe_growth(before, now)}, from its next epoch on"
 
 
 def _grow(
@@ -214,7 +215,7 @@ def _grow(
     """Add a view of a grown source; its earlier view ends with the epochs that were begun."""
     view = before.views(source.name)[-1]
     unread = before.unread(view)
-    old = replace(source, dataset=source.dataset.first(before.num_files[view]))
+    old = replace(source, dataset=source.dataset.as_listed(before.files[view]))
     touched = max(
         [unread.low, *(stop for _, stop in unread.ahead), *(part + 1 for part, _ in unread.begun)]
     )

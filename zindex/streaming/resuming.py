@@ -75,9 +75,9 @@ def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
     pools = {name: unread.reread() for name, unread in old.pools.items()}
     newest = {old.views(name)[-1]: identity for name, identity in identities.items()}
     # Their files may be others now.
-    num_files = {view: count for view, count in old.num_files.items() if view not in newest}
+    files = {view: listing for view, listing in old.files.items() if view not in newest}
     identities = {**old.identities, **newest}
-    origin = follow(old, "reread", identities=identities, pools=pools, num_files=num_files)
+    origin = follow(old, "reread", identities=identities, pools=pools, files=files)
     rewound = {number: _rewind(entries) for number, entries in loaded.entries.items()}
     return replace(loaded, origin=origin, entries=rewound)
 
@@ -220,7 +220,7 @@ def find_origin(
         identities={view: old.identities[view] for view in old.identities if view not in finished},
         pools={view: pools[view] for view in pools if view not in finished},
         ends={view: old.ends[view] for view in old.ends if view not in finished},
-        num_files={view: old.num_files[view] for view in old.num_files if view not in finished},
+        files={view: old.files[view] for view in old.files if view not in finished},
         delivered=given,
         skipped=skipped,
         orphans=orphans,

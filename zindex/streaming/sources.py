@@ -10,7 +10,7 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
-from zindex.sources.sample_files import PartFiles
+from zindex.sources.part_files import PartFiles
 from zindex.streaming.protocols import UrlDataset
 from zindex.streaming.worker_slots import StreamOrigin
 
@@ -172,19 +172,19 @@ def make_source(dataset: Any, seed: int, cyclic: bool, order: str) -> StreamSour
     return StreamSource(dataset.name, dataset, seed, cyclic, order, num_epochs=num_epochs).check()
 
 
-def count_files(dataset: Any) -> int | None:
-    """Return the files of a source to which files may be added; None of any other source."""
+def list_files(dataset: Any) -> str:
+    """Return the list of the files of a source that may grow; empty of any other source."""
     files = getattr(dataset, "files", None)
-    return len(files.urls) if isinstance(files, PartFiles) else None
+    return files.listing() if isinstance(files, PartFiles) else ""
 
 
 def list_views(source: StreamSource, origin: StreamOrigin) -> list[StreamSource]:
-    """Return the views of a source that a state has, oldest first; see `StreamOrigin.num_files`."""
+    """Return the views of a source that a state has, oldest first; see `StreamOrigin.files`."""
     views = []
     for view in origin.views(source.name) or [source.name]:
-        dataset, num_files = source.dataset, origin.num_files.get(view)
-        if num_files is not None and num_files != count_files(dataset):
-            dataset = dataset.first(num_files)
+        dataset, listing = source.dataset, origin.files.get(view)
+        if listing and listing != list_files(dataset):
+            dataset = dataset.as_listed(listing)
         last = origin.ends.get(view)
         views.append(replace(source, dataset=dataset, view=view, last=last))
     return views

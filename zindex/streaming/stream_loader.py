@@ -9,6 +9,7 @@ from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.io.object_calls import may_fork
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
+from zindex.streaming.file_agreement import agree_on_files
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
@@ -103,6 +104,9 @@ class StreamLoader:
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Resume the next iteration from a state.
 
+        Under ``torch.distributed`` it is a collective call, in which all ranks agree on the files
+        that the first rank has, if others were added meanwhile.
+
         Parameters
         ----------
         state
@@ -113,6 +117,8 @@ class StreamLoader:
         ------
         StateMismatchError
             If it is not a state of these datasets.
+        SourceError
+            If a rank lacks files of the first one.
         """
         if isinstance(state, Sequence) and not isinstance(state, str):
             state = merge_states(state)
@@ -121,6 +127,8 @@ class StreamLoader:
                 f"a state must be a dict, or the list of those of all ranks, got "
                 f"{type(state).__name__}; load what state_dict returned"
             )
+        sources = [source.dataset for source in self.dataset.sources()]
+        agree_on_files(sources, self.dataset.place[1])
         own = join_workers(state)
         self.dataset.set_dataloader_states(own)
         self._state, self._changes = own, {}

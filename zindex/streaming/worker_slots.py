@@ -15,6 +15,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.loading.percent_board import PercentBoard
+from zindex.sources.file_listing import first_files
 from zindex.store.checked_json import parse_as
 
 STATE_VERSION = 1
@@ -238,10 +239,10 @@ class StreamOrigin:
     mixtures: Mapping[str, list[Any]] = field(default_factory=dict)
     #: Path of a mixture -> its samples by earlier worker slots.
     delivered: Mapping[str, int] = field(default_factory=dict)
-    #: View -> its files. The view of a source over the files that it had first has its name; those
-    #: over more files, which were added later, are ``NAME@1``, ``NAME@2``, ...
-    num_files: Mapping[str, int] = field(default_factory=dict)
-    #: View to which files were added -> the first part that it no longer has.
+    #: View -> the list of its files; see `PartFiles.listing`. The view of a source over what it had
+    #: first has its name; those after it has grown are ``NAME@1``, ``NAME@2``, ...
+    files: Mapping[str, str] = field(default_factory=dict)
+    #: View that has grown -> the first part that it no longer has.
     ends: Mapping[str, int] = field(default_factory=dict)
 
     def views(self, name: str) -> list[str]:
@@ -274,7 +275,10 @@ class StreamOrigin:
     def from_json(cls, fields: Mapping[str, Any]) -> "StreamOrigin":
         """Return the origin that `to_json` wrote."""
         own = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        own = {name: {} for name in ("mixtures", "delivered", "num_files", "ends")} | own
+        # Earlier versions had the number of files, or less.
+        counts = fields.get("num_files", {}).items()
+        earlier = {"files": {view: first_files(count) for view, count in counts}}
+        own = {name: {} for name in ("mixtures", "delivered", "ends")} | earlier | own
         return parse_as(cls, own, "the state of a stream")
 
 

@@ -41,15 +41,18 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     **{name: (name,) for name in ("system", "tools", "chosen", "rejected", "responses", "rewards")},
     "chat_template_kwargs": ("chat_template_kwargs",),
     "images": ("images",),
+    "label": ("label", "desirable"),
+    "margin": ("margin",),
+    "steps": ("steps", "completions"),
+    "step_labels": ("step_labels", "labels"),
+    "ground_truth": ("ground_truth", "answer", "solution"),
+    "topk_ids": ("topk_ids",),
+    "topk_logprobs": ("topk_logprobs", "logprobs"),
+    "prompt_ids": ("prompt_ids",),
+    "completion_ids": ("completion_ids",),
 }
-#: Parts that each type of training reads.
-_SHARED = ("prompt", "input", "system", "tools", "chat_template_kwargs")
-PARTS: Mapping[str, tuple[str, ...]] = {
-    "seq": ("text", "messages", "completion", *_SHARED),
-    "sft": ("text", "messages", "completion", "images", *_SHARED),
-    "dpo": ("chosen", "rejected", *_SHARED),
-    "grpo": ("responses", "rewards", *_SHARED),
-}
+# Of these fields, an object may have one alone.
+_EXCLUSIVE = [names for part, names in COLUMNS.items() if len(names) > 1 and part != "messages"]
 # Two names of one part, of which users may rename either.
 _SYNONYMS = {"prompt": ("instruction", "prompt"), "completion": ("completion", "output")}
 #: Chat template roles of speaker names in datasets.
@@ -86,7 +89,7 @@ class Group:
 
     #: Each is a whole conversation: the shared prompt and one answer.
     answers: Sequence[Dialogue]
-    #: One per answer.
+    #: One per answer; none if the group has no scores.
     rewards: Sequence[float]
 
 
@@ -102,11 +105,13 @@ class ConversationParser:
     keeps_images
         Whether contents may have parts of the types ``image`` and ``image_url``. Such a content
         stays a list.
+    parts
+        Further parts of records, in fields of the same names.
 
     Raises
     ------
     ConfigError
-        If ``columns`` names a part that `COLUMNS` does not have.
+        If ``columns`` names a part that neither `COLUMNS` nor ``parts`` has.
 
     Notes
     -----
@@ -120,13 +125,17 @@ class ConversationParser:
         roles: Mapping[str, str] | None = None,
         *,
         keeps_images: bool = False,
+        parts: Collection[str] = (),
     ) -> None:
+        names = list(dict.fromkeys([*COLUMNS, *sorted(parts)]))
         for name in columns or ():
-            check_choice("a part in columns (--column)", name, COLUMNS)
+            check_choice("a part in columns (--column)", name, names)
         self.columns = dict(columns or {})
         self.roles = dict(roles or {})
-        self._known = {name: self._choose_fields(name) for name in COLUMNS}
+        self._known = {name: self._choose_fields(name) for name in names}
         self.keeps_images = keeps_images
+        # The fields of sets of parts that were asked for.
+        self._read_fields: dict[frozenset[str], set[str]] = {}
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the meaning of a record, as JSON values."""
@@ -176,15 +185,33 @@ class ConversationParser:
         SourceError
             As ``read_dialogue``.
         """
+        chosen, rejected = self.read_answers(record, ("chosen", "rejected"))
+        return chosen, rejected
+
+    def read_answers(self, record: Record, names: Sequence[str]) -> list[Dialogue]:
+        """Return a conversation for each answer; all start with the same prompt.
+
+        Parameters
+        ----------
+        record
+            The record. Without a prompt, several answers are lists of messages, and what they all
+            begin with is their prompt.
+        names
+            Parts that are answers.
+
+        Raises
+        ------
+        SourceError
+            As ``read_dialogue``.
+        """
         found = []
-        for name in ("chosen", "rejected"):
+        for name in names:
             value = self._find(record, name, (str, list, dict))
             found.append(self._answer(self._need(record, name, value, f"a {name} answer")))
-        chosen, rejected = found
         prompt = self._read_question(record)
-        if not prompt:
-            shortest = min(len(chosen), len(rejected)) - 1
-            same = (i for i in range(shortest) if chosen[i] != rejected[i])
+        if not prompt and len(found) > 1:
+            shortest = min(map(len, found)) - 1
+            same = (i for i in range(shortest) if any(one[i] != found[0][i] for one in found))
             number = next(same, shortest)
             if number < 1:
                 raise SourceError(
@@ -192,34 +219,73 @@ class ConversationParser:
                     f"same, this object has {_names(record)}; say where the prompt is with columns "
                     "(--column prompt=NAME)"
                 )
-            prompt, chosen, rejected = chosen[:number], chosen[number:], rejected[number:]
+            prompt, found = found[0][:number], [one[number:] for one in found]
         elif all(len(one) > len(prompt) and one[: len(prompt)] == prompt for one in found):
-            chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
-        if not _begins_with_system(prompt):
-            prompt = self._read_system(record) + prompt
+            found = [one[len(prompt) :] for one in found]
+        prompt = self.read_prompt(record, prompt)
         options = self._read_options(record)
-        one, other = (Dialogue([*prompt, *x], len(prompt), **options) for x in (chosen, rejected))
-        return one, other
+        return [Dialogue([*prompt, *one], len(prompt), **options) for one in found]
 
-    def read_group(self, record: Record) -> Group:
+    def read_prompt(self, record: Record, prompt: list[Message] | None = None) -> list[Message]:
+        """Return the messages of a prompt, which must not be empty, after the system message."""
+        prompt = self._read_question(record) if prompt is None else prompt
+        prompt = self._need(record, "prompt", prompt or None, "a prompt")
+        return prompt if _begins_with_system(prompt) else self._read_system(record) + prompt
+
+    def read_asked(self, record: Record) -> Dialogue:
+        """Return a prompt without an answer; errors as ``read_dialogue``."""
+        prompt = self.read_prompt(record)
+        return Dialogue(prompt, len(prompt), **self._read_options(record))
+
+    def read_steps(self, record: Record, name: str) -> list[str]:
+        """Return the texts of the steps of an answer, which a part has as a list.
+
+        Raises
+        ------
+        SourceError
+            If it is not such a list, or a text is empty.
+        """
+        found: list[str] | None = self._find(record, name, list)
+        steps = self._need(record, name, found, f"a list of {name}")
+        for step in steps:
+            if not isinstance(step, str) or not step:
+                raise SourceError(f"{name} must be texts that are not empty, got {step!r}")
+        return steps
+
+    def read_value(self, record: Record, name: str) -> Any:
+        """Return the value of a part, of any type; None if all its fields are empty."""
+        return self._find(record, name, object)
+
+    def need_value(self, record: Record, name: str) -> None:
+        """Raise a SourceError if all fields of a part are empty."""
+        self._need(record, name, self.read_value(record, name), name)
+
+    def read_group(
+        self, record: Record, name: str = "responses", score: str | None = "rewards"
+    ) -> Group:
         """Return the answers to a prompt and their rewards.
+
+        Parameters
+        ----------
+        record
+            The record.
+        name, score
+            The parts of the answers, and of one number for each of them, if there is one.
 
         Raises
         ------
         SourceError
             As ``read_dialogue``.
         """
-        prompt = self._need(record, "prompt", self._read_question(record) or None, "a prompt")
-        if not _begins_with_system(prompt):
-            prompt = self._read_system(record) + prompt
+        prompt = self.read_prompt(record)
         responses, rewards = (
-            self._need(record, name, self._find(record, name, list), name)
-            for name in ("responses", "rewards")
+            self._need(record, part, self._find(record, part, list), part) if part else []
+            for part in (name, score)
         )
-        if not responses or len(responses) != len(rewards):
+        if not responses or (score and len(responses) != len(rewards)):
             raise SourceError(
                 "a group must have one reward for each response, and at least one, this one has "
-                f"{len(responses)} responses and {len(rewards)} rewards"
+                f"{len(responses)} {name} and {len(rewards)} {score or 'rewards'}"
             )
         for reward in rewards:
             if type(reward) not in (int, float) or not abs(reward) <= _MAX_REWARD:
@@ -232,10 +298,13 @@ class ConversationParser:
         ]
         return Group(answers, [float(reward) for reward in rewards])
 
-    def find_unread(self, record: Record, train_type: str) -> list[str]:
-        """Return the non-empty fields of a record that a type of training does not read."""
-        parts = [part for part in PARTS[train_type] if part != "images" or self.keeps_images]
-        read = {field for part in parts for field in self._fields(part)}
+    def find_unread(self, record: Record, parts: frozenset[str]) -> list[str]:
+        """Return the non-empty fields of a record that no part of some has."""
+        read = self._read_fields.get(parts)
+        if read is None:
+            known = [x for x in parts if x != "images" or self.keeps_images]
+            read = {field for name in known for field in self._fields(name)}
+            self._read_fields[parts] = read
         return [
             name
             for name, value in record.items()
@@ -259,13 +328,13 @@ class ConversationParser:
         return {"tools": tools, "variables": variables}
 
     def _fields(self, name: str) -> tuple[str, ...]:
-        """Return the fields of a part: the user's own, or those of `COLUMNS`."""
-        return self._known[name]
+        """Return the fields of a part: the user's own, those of `COLUMNS`, or its name."""
+        return self._known.get(name) or (name,)
 
     def _choose_fields(self, name: str) -> tuple[str, ...]:
         """Return the fields of a part by the user's names."""
         renamed = [self.columns[n] for n in _SYNONYMS.get(name, (name,)) if n in self.columns]
-        return tuple(renamed) or COLUMNS[name]
+        return tuple(renamed) or COLUMNS.get(name, (name,))
 
     def _filled(self, record: Record, name: str) -> list[str]:
         """Return the non-empty fields of a part in a record."""
@@ -283,7 +352,7 @@ class ConversationParser:
         """Return the value of the only non-empty field of a part; None if there is none."""
         if not filled:
             return None
-        if len(filled) > 1 and self._fields(name) in (QUESTIONS, ANSWERS, CONTEXTS):
+        if len(filled) > 1 and self._fields(name) in _EXCLUSIVE:
             raise SourceError(
                 f"an object must have one field for its {name}, this one has "
                 f"{' and '.join(map(repr, filled))}; say which one counts with columns "

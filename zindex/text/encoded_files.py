@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -86,6 +87,8 @@ class EncodedFiles(WrappedFiles):
     def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Yield the records of samples, in order.
 
+        A thread encodes each batch while the next one is drafted, as tokenizers release the GIL.
+
         Raises
         ------
         SourceError
@@ -93,6 +96,30 @@ class EncodedFiles(WrappedFiles):
         ConfigError
             If an id does not fit the dtype.
         """
+        with ThreadPoolExecutor(1, thread_name_prefix="zindex-encode") as thread:
+            encoded: Future[list[Sample]] | None = None
+            batches = self._draft_batches(samples)
+            while True:
+                batch, damage = None, None
+                try:
+                    batch = next(batches, None)
+                except SourceError as error:
+                    damage = error  # raised after the records before it, or their error
+                before = encoded
+                encoded = None if batch is None else thread.submit(self._encode_all, batch)
+                if before is not None:
+                    yield from before.result()
+                if damage is not None:
+                    raise damage
+                if batch is None:
+                    return
+
+    def _encode_all(self, batch: Sequence[Any]) -> list[Sample]:
+        """Return the records of drafts."""
+        return list(self._encode(batch))
+
+    def _draft_batches(self, samples: Iterable[Sample]) -> Iterator[Sequence[Any]]:
+        """Yield the drafts of samples in batches; see `convert`."""
         batch: list[Any] = []
         length = 0
         for sample in samples:
@@ -101,20 +128,24 @@ class EncodedFiles(WrappedFiles):
                 for text in texts:
                     check_unicode(text)
             except SourceError as error:
-                if not self.skip_damaged:
-                    raise SourceError(
-                        f"{error}, in record {sample.get('__key__')!r} of {sample.get('__url__')}; "
-                        "mend it, or leave out such records with on_damage='skip' (--on-damage "
-                        "skip)"
-                    ) from error
-                self.num_refused += 1
+                self.refuse(sample, error)
                 continue
             batch.append(draft)
             length += sum(map(len, texts))
             if length >= _BATCH_LENGTH or len(batch) >= _MAX_BATCH:
-                yield from self._encode(batch)
+                yield batch
                 batch, length = [], 0
-        yield from self._encode(batch)
+        if batch:
+            yield batch
+
+    def refuse(self, sample: Sample, error: SourceError) -> None:
+        """Count a damaged sample, or raise its error with its location."""
+        if not self.skip_damaged:
+            raise SourceError(
+                f"{error}, in {locate(sample)}; mend it, or leave out such records with "
+                "on_damage='skip' (--on-damage skip)"
+            ) from error
+        self.num_refused += 1
 
     def _encode_once(
         self, keys: Sequence[Hashable], encode: Callable[[Sequence[int]], Sequence[Encoded]]
@@ -147,6 +178,11 @@ class EncodedFiles(WrappedFiles):
     def _encode(self, batch: Sequence[Any]) -> Iterator[Sample]:
         """Yield the records of drafts, whose texts are encoded together."""
         raise NotImplementedError
+
+
+def locate(sample: Sample) -> str:
+    """Return the place of a sample, for messages."""
+    return f"record {sample.get('__key__')!r} of {sample.get('__url__')}"
 
 
 def fit_ids(ids: Int64Array, dtype: str, num_ids: int | None = None) -> AnyArray:

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 # Number of threads that read tokenizer notes of many stores.
 _NUM_READERS = 8
+# Maximum number of corpora that an error names.
+_MAX_NAMES = 4
 
 # Words of texts and of code, which are tokens or a few of them in most vocabularies.
 _WORDS = (
@@ -275,9 +277,13 @@ def choose_tokenizer(notes: Mapping[str, TokenizerNote | None]) -> TextTokenizer
     """
     kept = [(path, note) for path, note in notes.items() if note and note.path is not None]
     if not kept:
+        paths = list(notes)
+        names = ", ".join(paths[:_MAX_NAMES])
+        if len(paths) > _MAX_NAMES:
+            names += f" and {len(paths) - _MAX_NAMES:,} others"
         raise ConfigError(
-            f"a run must name its tokenizer, for {', '.join(notes)} keep none; give it, or add it "
-            "with `zindex convert --tokenizer`"
+            f"a run must name its tokenizer, for {names} keep none; give it, or add it with "
+            "`zindex convert --tokenizer`"
         )
     path, note = max(kept, key=lambda pair: pair[1].vocab_size or 0)
     return _open_files(place_of(path), note)

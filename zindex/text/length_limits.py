@@ -1,13 +1,12 @@
-"""Limits on the tokens of records: what each keeps, and a histogram of what it would cost."""
+"""Limits on the tokens of records: what each keeps, and what it would cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin
 
-import numpy as np
-
-from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.text.length_histogram import LengthHistogram
 from zindex.text.token_spans import Span
 
 Keep = Literal["start", "end"]
@@ -15,7 +14,6 @@ OnLong = Literal["truncate", "drop", "error"]
 
 #: The settings of limits, in the order in which they apply.
 LIMITS = ("max_prompt", "max_answer", "max_length")
-_NUM_BINS = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +53,11 @@ class LengthLimits:
         found = {name: getattr(self, name) for name in LIMITS}
         return {name: limit for name, limit in found.items() if limit is not None}
 
-    def cut_sequence(self, length: int) -> "Cut":
-        """Return what is kept of a single sequence."""
-        cut = Cut([(0, length)])
+    def cut_sequence(self, *lengths: int) -> "Cut":
+        """Return what is kept of a sequence, or of independent ones."""
+        cut = Cut([(0, length) for length in lengths])
         if self.max_length is not None:
-            cut.narrow("max_length", [0], self.max_length, self.keep == "end")
+            cut.narrow("max_length", range(len(lengths)), self.max_length, self.keep == "end")
         return cut
 
     def cut_answers(self, lengths: Sequence[int], *, joined: bool) -> "Cut":
@@ -142,50 +140,6 @@ class Cut:
                 self.lost[name] = self.lost.get(name, 0) + surplus
 
 
-@dataclass(frozen=True, slots=True)
-class LengthBin:
-    """The sequences whose length lies between half a power of two and that power."""
-
-    #: Most tokens of a sequence of this bin: a power of two.
-    most: int
-    #: Sequences in the bin.
-    count: int
-    #: Sequences with more tokens, and the tokens that a limit of ``most`` would remove from them.
-    num_longer: int
-    num_lost: int
-
-
-class LengthHistogram:
-    """Counts sequences by length, in powers of two."""
-
-    def __init__(self) -> None:
-        self._counts: Int64Array = np.zeros(_NUM_BINS, np.int64)
-        self._tokens: Int64Array = np.zeros(_NUM_BINS, np.int64)
-        self.most = 0
-
-    def add(self, length: int) -> None:
-        """Count one sequence."""
-        number = max(0, length - 1).bit_length()
-        self._counts[number] += 1
-        self._tokens[number] += length
-        self.most = max(self.most, length)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all sequences."""
-        return int(self._tokens.sum())
-
-    def bins(self) -> Iterator[LengthBin]:
-        """Yield the bins from the first to the last that has a sequence."""
-        used = np.flatnonzero(self._counts)
-        if not len(used):
-            return
-        for number in range(int(used[0]), int(used[-1]) + 1):
-            longer, more = int(self._counts[number + 1 :].sum()), self._tokens[number + 1 :].sum()
-            lost = int(more) - (longer << number)
-            yield LengthBin(1 << number, int(self._counts[number]), longer, lost)
-
-
 @dataclass(slots=True)
 class LengthReport:
     """Lengths of the records of some files, and what the limits cost."""
@@ -197,8 +151,8 @@ class LengthReport:
     #: Records and tokens that each limit concerns.
     records_over: dict[str, int] = field(default_factory=dict)
     tokens_over: dict[str, int] = field(default_factory=dict)
-    #: By part of a record: ``sequence``, ``prompt`` and ``answer``.
-    histograms: dict[str, LengthHistogram] = field(default_factory=dict)
+    #: How many parts have each length, by part of a record: ``sequence``, ``prompt``, ``answer``.
+    counts: dict[str, Counter[int]] = field(default_factory=dict)
     #: Damaged records that are left out.
     num_skipped: int = 0
 
@@ -210,9 +164,15 @@ class LengthReport:
             self.records_over[name] = self.records_over.get(name, 0) + 1
             self.tokens_over[name] = self.tokens_over.get(name, 0) + lost
         for part, found in lengths.items():
-            histogram = self.histograms.setdefault(part, LengthHistogram())
-            for length in found:
-                histogram.add(length)
+            self.counts.setdefault(part, Counter()).update(found)
+
+    @property
+    def histograms(self) -> dict[str, LengthHistogram]:
+        """Histogram of the lengths of each part."""
+        return {
+            part: LengthHistogram.of([*found], [*found.values()])
+            for part, found in self.counts.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -230,15 +190,7 @@ class LengthReport:
                 for name, limit in self.limits.limits.items()
             },
             "lengths": {
-                part: [
-                    {
-                        "most": item.most,
-                        "count": item.count,
-                        "num_longer": item.num_longer,
-                        "num_lost": item.num_lost,
-                    }
-                    for item in histogram.bins()
-                ]
+                part: [asdict(item) for item in histogram.limit_costs()]
                 for part, histogram in self.histograms.items()
             },
         }
@@ -248,13 +200,13 @@ class LengthReport:
         lines = []
         for part, histogram in self.histograms.items():
             lines.append(
-                f"{part}: {histogram.num_tokens:,} tokens, {histogram.most:,} at most; a limit of "
-                "as many would truncate"
+                f"{part}: {histogram.num_tokens:,} tokens, {histogram.longest:,} at most; a limit "
+                "of as many would truncate"
             )
             lines.append(f"{'up to':>12}  {'count':>12}  {'longer':>12}  {'tokens lost':>15}")
             lines += [
                 f"{item.most:12,}  {item.count:12,}  {item.num_longer:12,}  {item.num_lost:15,}"
-                for item in histogram.bins()
+                for item in histogram.limit_costs()
             ]
         for name, limit in self.limits.limits.items():
             lines.append(

@@ -160,7 +160,7 @@ class ProcessorRule:
             raise ConfigError(
                 f"{self.processor} must hold an image processor that counts patches, "
                 f"{type(opened).__name__} does not; give the sizes with media (--media "
-                "patch_size=14) or the number of tokens (--media num_tokens=576)"
+                "patch_size=14) or the number of tokens with media (--media num_tokens=576)"
             )
         patches = opened.get_number_of_image_patches(height, width, {})
         return int(patches) // getattr(opened, "merge_size", 1) ** 2

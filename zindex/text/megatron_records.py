@@ -8,6 +8,10 @@ from zindex.text.conversations import ANSWERS, CONTEXTS, LAYOUTS, QUESTIONS, ROL
 
 #: Speakers that Megatron does not know; it treats every unknown speaker as a user.
 UNKNOWN_TO_MEGATRON = ("bot",)
+#: Roles of the speakers that it knows.
+MEGATRON_ROLES = {
+    speaker: role for speaker, role in ROLES.items() if speaker not in UNKNOWN_TO_MEGATRON
+}
 
 
 def find_layout(fields: Iterable[str]) -> str:
@@ -55,23 +59,23 @@ def read_as_megatron(record: Record, layout: str) -> list[Message] | str:
     ``megatron.training.datasets.varlen_dataset``.
     """
     if layout == "pretrain-text":
-        return _text_of(record.get("text"), "text")
+        return text_of(record.get("text"), "text")
     if layout == "alpaca":
         question, context, answer = (
-            _first_text(record, fields) for fields in (QUESTIONS, CONTEXTS, ANSWERS)
+            first_text(record, fields) or "" for fields in (QUESTIONS, CONTEXTS, ANSWERS)
         )
         asked = f"{question}\n\n{context}" if context else question
         messages = [("user", asked), ("assistant", answer)]
     elif layout == "sharegpt":
         messages = [
-            (_megatron_role(turn), _text_of(turn.get("value"), f"value from {turn.get('from')!r}"))
+            (_megatron_role(turn), text_of(turn.get("value"), f"value from {turn.get('from')!r}"))
             for turn in _list_of_objects(record, "conversations")
         ]
     else:
         messages = [
             (
                 turn.get("role") or "user",
-                _text_of(turn.get("content"), f"content of role {turn.get('role')!r}"),
+                text_of(turn.get("content"), f"content of role {turn.get('role')!r}"),
             )
             for turn in _list_of_objects(record, "messages")
         ]
@@ -85,7 +89,7 @@ def read_as_megatron(record: Record, layout: str) -> list[Message] | str:
 def _megatron_role(turn: Record) -> str:
     """Return the role of a ShareGPT turn; an unknown speaker is a user."""
     speaker = str(turn.get("from") or "").lower()
-    return "user" if speaker in UNKNOWN_TO_MEGATRON else ROLES.get(speaker, "user")
+    return MEGATRON_ROLES.get(speaker, "user")
 
 
 def _list_of_objects(record: Record, name: str) -> list[Record]:
@@ -100,19 +104,19 @@ def _list_of_objects(record: Record, name: str) -> list[Record]:
     )
 
 
-def _first_text(record: Record, names: Iterable[str]) -> str:
-    """Return the first non-empty field, or an empty text."""
-    filled = (name for name in names if record.get(name) not in (None, ""))
-    return next((_text_of(record[name], name) for name in filled), "")
+def first_text(sample: Record, fields: Iterable[str]) -> str | None:
+    """Return the first non-empty field of a record; None if there is none."""
+    filled = (name for name in fields if sample.get(name) not in (None, ""))
+    return next((text_of(sample[name], name) for name in filled), None)
 
 
-def _text_of(value: Any, what: str) -> str:
+def text_of(content: Any, where: str) -> str:
     """Return a text; null is an empty one."""
-    if value is None:
+    if content is None:
         return ""
-    if isinstance(value, str):
-        return value
+    if isinstance(content, str):
+        return content
     raise SourceError(
-        f"{what} of a record must be a string, got {type(value).__name__}; images and other parts "
-        "cannot be tokenized: leave them out of the record"
+        f"{where} of a record must be a string, got {type(content).__name__}; images and other "
+        "parts cannot be tokenized: leave them out of the record"
     )

@@ -129,13 +129,18 @@ def read_mds(place: str, num_workers: int) -> Iterator[list[bytes]]:
             yield [sample["bin"] for sample in batch]
 
 
+def copy_bytes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return samples of LitData, whose bytes may be views, which loader workers cannot send."""
+    return [{"bin": bytes(sample["bin"])} for sample in samples]
+
+
 def read_chunks(place: str, num_workers: int) -> Iterator[list[bytes]]:
     """Read chunks of LitData with its default shuffle."""
     from litdata import StreamingDataLoader, StreamingDataset
 
     dataset = StreamingDataset(place, shuffle=True, seed=SEED)
     loader = StreamingDataLoader(
-        dataset, batch_size=BATCH, num_workers=num_workers, collate_fn=list
+        dataset, batch_size=BATCH, num_workers=num_workers, collate_fn=copy_bytes
     )
     while True:
         for batch in loader:

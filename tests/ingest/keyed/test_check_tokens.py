@@ -49,6 +49,18 @@ def test_pairs_and_groups(tmp_path: Path) -> None:
         assert (found.num_dialogues, found.differences) == (count, [])
 
 
+def test_other_kinds(tmp_path: Path) -> None:
+    row: dict[str, Any] = {"prompt": "q", "completion": "a", "label": True}
+    row |= {"chosen": "b", "rejected": "c"}
+    for kind, count in (("kto", 1), ("reward", 2), ("prompts", 1)):
+        found = check(tmp_path, [row], kind)
+        assert (found.num_dialogues, found.differences) == (count, [])
+    given = {"prompt": "q", "completion_ids": [1], "topk_ids": [[1]], "topk_logprobs": [[-1]]}
+    assert check(tmp_path, [given], "distill").num_documents == 1
+    with pytest.raises(ConfigError, match="needs whole answers, 'prm' encodes each step by itself"):
+        check(tmp_path, [row], "prm")
+
+
 @pytest.mark.parametrize(
     ("row", "settings", "what", "message"),
     [

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.commands import fail, succeed
 from tests.conftest import WriteCorpus
 from tests.sources.archives import write_jsonl
-from tests.text.small_tokenizer import save_tokenizer
+from tests.text.small_tokenizer import make_tokenizer, save_tokenizer
 from zindex.config import RunConfig
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
@@ -33,8 +33,9 @@ def corpus(tmp_path: Path) -> str:
 
 
 def test_the_kept_tokenizer_decodes_and_encodes(corpus: str, tmp_path: Path) -> None:
-    assert show(corpus, document=3, tokenizer=True).fields[0].texts == (TEXTS[3],)
-    assert succeed("show", corpus, "--document", 3, "--decode").endswith(f"  {TEXTS[3]}\n")
+    shown = f"{TEXTS[3]}<eod>"
+    assert show(corpus, document=3, tokenizer=True).fields[0].texts == (shown,)
+    assert succeed("show", corpus, "--document", 3, "--decode").endswith(f"  {shown}\n")
     config = RunConfig.from_json(
         {
             "sequence_length": 16,
@@ -46,13 +47,24 @@ def test_the_kept_tokenizer_decodes_and_encodes(corpus: str, tmp_path: Path) -> 
     )
     for sample in trace(config, position=(0, 10), tokenizer=True).samples:
         for part in sample.parts:
-            assert part.text == TEXTS[part.document][part.start : part.stop]
+            letters = [*TEXTS[part.document], "<eod>"]
+            assert part.text == "".join(letters[part.start : part.stop])
     found = find(config, text="7th text", client=SerialExecutor()).documents
     assert [(each.document, each.start, each.stop) for each in found] == [(7, 3, 12)]
     facts = info(corpus).facts
     assert facts["tokenizer_files"] == ["tokenizer.json", "tokenizer_config.json"]
     assert facts["tokenizer_library"] == "huggingface"
     assert facts["vocab_size"] == 260
+
+
+def test_special_tokens_are_shown(tmp_path: Path) -> None:
+    """Decoded text has every token that the model sees."""
+    folder = save_tokenizer(tmp_path / "tokenizer")
+    source = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}])
+    path = str(tmp_path / "kept.zarr")
+    tokenize_corpus(source, path, tokenizer=folder, append_eod=True, client=SerialExecutor())
+    for tokenizer in (True, folder, make_tokenizer()):
+        assert show(path, document=0, tokenizer=tokenizer).fields[0].texts == ("<bod>one<eod>",)
 
 
 def test_corpora_without_a_tokenizer(write_corpus: WriteCorpus) -> None:

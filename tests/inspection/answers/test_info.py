@@ -13,6 +13,7 @@ from tests.conftest import WriteCorpus
 from tests.indexing.runs import make_run
 from tests.maintenance.edits.walks import edit_here, weighted_run, write_corpora
 from tests.sources.archives import write_jsonl, write_tar
+from tests.text.small_tokenizer import save_tokenizer
 from zindex.config import RunConfig
 from zindex.errors import StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
@@ -47,6 +48,31 @@ def test_corpora_and_pairs_count_the_same(write_corpus: WriteCorpus, tmp_path: P
         assert found.modified.endswith("+00:00")
     sizes = [os.path.getsize(f"{prefix}{suffix}") for suffix in (".bin", ".idx")]
     assert pair.nbytes == sum(sizes)
+
+
+def test_stores_name_their_sources_and_their_maker(
+    write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    paths = [write_corpus([3, 5, 1, 7], name=name) for name in ("a", "b")]
+    texts = write_jsonl(tmp_path / "t.jsonl", [{"text": "ab"}, {"text": "abc"}])
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    serial = SerialExecutor()
+    zindex.convert(paths[0], tmp_path / "a.zarr", client=serial)
+    zindex.merge(paths, tmp_path / "merged.zarr", client=serial)
+    zindex.tokenize_corpus(texts, tmp_path / "t.zarr", tokenizer=tokenizer, client=serial)
+    zindex.tokenize(texts, tmp_path / "r.zarr", "seq", tokenizer=tokenizer, client=serial)
+    wanted = {"a": paths[:1], "merged": paths, "t": [texts], "r": [texts]}
+    for name, sources in wanted.items():
+        facts = info(tmp_path / f"{name}.zarr").facts
+        assert facts["source"] == [*map(str, sources)]
+        assert facts["made_by"] == f"zindex {zindex.__version__}"
+        assert "num_sources" not in facts
+    assert info(tmp_path / "r.zarr").facts["lengths"] == {
+        "sequence": {"min": 3, "median": 3, "mean": 3.5, "max": 4}
+    }
+    assert "  lengths            sequence: min 3, median 3, mean 3.5, max 4\n" in succeed(
+        "info", tmp_path / "r.zarr"
+    )
 
 
 @pytest.mark.parametrize("packing", [None, PackingRules()])
@@ -158,6 +184,10 @@ def test_commands(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     [entry] = json.loads(succeed("ls", tmp_path, "--json"))["entries"]
     assert entry["path"] == prefix
     assert "pair  16 tokens" in succeed("ls", tmp_path)
+    (tmp_path / "one").mkdir()
+    write_jsonl(tmp_path / "one" / "a.jsonl", [{"text": "ab"}])
+    assert "folder  1 entry " in succeed("ls", tmp_path)
+    assert "jsonl  1 record " in succeed("ls", tmp_path / "one")
     Path(f"{prefix}.bin").write_bytes(b"")
     assert invoke("info", prefix).exit_code == 1
     assert "nothing is there; check the path" in fail("info", tmp_path / "nothing")

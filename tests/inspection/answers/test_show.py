@@ -91,7 +91,7 @@ def test_records(tmp_path: Path) -> None:
         assert (field.value, field.mask) == (tokens, mask)
         assert "loss_mask" not in [each.name for each in shown.fields]
     assert field.texts is not None
-    assert [part.strip() for part in field.texts if "a\nb" in part] == ["a\nb"]
+    assert [part.strip() for part in field.texts if "a\nb" in part] == ["a\nb<|im_end|>"]
     assert json.loads(json.dumps(text.to_json()))["fields"][0]["mask"] == mask
     styled = numbers.to_lines(lambda text, mask: f"<{text}>" if mask else text)
     trained = [int(word.strip("<>")) for line in styled for word in line.split() if "<" in word]
@@ -178,7 +178,7 @@ def test_masks_are_coloured_unless_no_color_is_set(
     monkeypatch.delenv("NO_COLOR", raising=False)
     coloured = CliRunner().invoke(main, command, color=True).stdout
     assert "\x1b[32ma\x1b[0m" in coloured  # the answer's first line is green
-    assert "\x1b[2mSay a\x1b[0m" in coloured  # the question is dim
+    assert "\x1b[2mSay a<|im_end|>\x1b[0m" in coloured  # the question is dim
     monkeypatch.setenv("NO_COLOR", "1")
     plain = CliRunner().invoke(main, command, color=True).stdout
     assert "\x1b" not in plain

@@ -15,6 +15,7 @@ from tests.inspection.answers.test_info import write_yaml
 from zindex.errors import ConfigError, PlanError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.inspection.answers import run_order
+from zindex.inspection.answers import trace as trace_module
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.trace import trace
 from zindex.plan.packing import PackingRules
@@ -65,7 +66,9 @@ def test_positions(tmp_path: Path, write_corpus: WriteCorpus) -> None:
     assert "more parts; --json lists all" in many.to_lines()[-1]
 
 
-def test_refusals(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+def test_refusals(
+    tmp_path: Path, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = make_run(tmp_path, write_corpus)
     with pytest.raises(ConfigError, match=r"needs step .* or position .*, one of the two"):
         trace(config)
@@ -77,12 +80,22 @@ def test_refusals(tmp_path: Path, write_corpus: WriteCorpus) -> None:
         PlanError, match=r"must lie in \[0, 40\), the samples of train, got \[40, 4"
     ):
         trace(config, 10, global_batch_size=4)
-    with pytest.raises(ConfigError, match="the range has none"):
+    with pytest.raises(PlanError, match=r"must lie in \[0, 40\), .* got \[4, 4\); name some"):
         trace(config, position=(4, 4))
+    for question in ({"position": (0, 10**15)}, {"step": 0, "global_batch_size": 10**15}):
+        with pytest.raises(PlanError, match=r"must lie in \[0, 40\), .* got \[0, 1,000,000,0"):
+            trace(config, **question)
+    with pytest.raises(ConfigError, match=r"a rank must be in \[0, 2\), got 5; give the number"):
+        trace(config, position=(3, 9), rank=5, num_ranks=2, micro_batch_size=1)
+    with pytest.raises(ConfigError, match=r"rank 0 must take some .*, it takes none of \[7, 8\)"):
+        trace(config, position=7, rank=0, num_ranks=2, micro_batch_size=1)
     with pytest.raises(ConfigError, match="split must be one of train, valid, test, got 'dev'"):
         trace(config, position=4, split="dev")
     with pytest.raises(ConfigError, match="must have detokenize or decode, got object"):
         trace(config, position=4, tokenizer=object())
+    monkeypatch.setattr(trace_module, "MAX_POSITIONS", 8)
+    with pytest.raises(ConfigError, match="at most 8 positions, got 9; name fewer"):
+        trace(config, position=(0, 9))
     apart = make_config(tmp_path, *(item.path for item in config.datasets))
     with pytest.raises(PlanError, match="must be a blend or one dataset to have an order, got 2"):
         trace(apart, position=0)

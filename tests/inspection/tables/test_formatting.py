@@ -10,6 +10,7 @@ from zindex.inspection.tables.formatting import (
     format_nbytes,
     format_share,
     terminal_width,
+    wrap_lines,
 )
 
 
@@ -83,6 +84,20 @@ def test_columns_are_aligned() -> None:
         "  name        number  mark",
         "  a                1",
         "  longer  10,000,000  x",
+    ]
+
+
+def test_long_lines_are_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a title that is long, and has words\n\n  an indented line of several words"
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert wrap_lines(text) == text
+    monkeypatch.setenv("COLUMNS", "24")
+    assert wrap_lines(text).split("\n") == [
+        "a title that is long,",
+        "  and has words",
+        "",
+        "  an indented line of",
+        "    several words",
     ]
 
 

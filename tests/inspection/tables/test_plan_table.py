@@ -154,3 +154,17 @@ def test_lines_are_aligned_and_fit_a_terminal() -> None:
         "corpora/web.zarr: 20.0 B documents, 15.0 T tokens",
         "corpora/code.zarr: 20.0 B documents, 15.0 T tokens",
     ]
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_every_line_fits_a_terminal(
+    width: int, tmp_path: Path, write_corpus: WriteCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = tuple(
+        DatasetConfig(write_corpus([3] * 90, name=f"a-corpus-{n}"), weight=1.0) for n in range(3)
+    )
+    config = RunConfig(datasets, 4, str(tmp_path / "index"), samples={"train": 100, "valid": 20})
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = report_run(config).to_text().splitlines()
+    # A path is not broken.
+    assert all(len(line) <= width or str(tmp_path) in line.split()[-1] for line in lines)

@@ -12,7 +12,7 @@ from zindex.inspection.answers.record_statistics import (
     TargetShare,
 )
 from zindex.inspection.tables.record_report import draw_records, record_lines
-from zindex.streaming.lengths.length_histogram import LengthHistogram
+from zindex.text.length_histogram import LengthHistogram
 
 LENGTHS = LengthHistogram.of([4, 10, 10, 30])
 REWARDS = RewardStatistics(

@@ -105,7 +105,7 @@ def test_json_gives_the_same_back() -> None:
     fields = json.loads(json.dumps(lengths.to_json()))
     assert fields["sources"][0]["is_estimate"]
     assert Lengths.from_json(fields) == lengths
-    with pytest.raises(ConfigError, match="must be of version 1, got 7; count them again"):
+    with pytest.raises(ConfigError, match="must be of version 2, got 7; count them again"):
         Lengths.from_json({**fields, "version": 7})
 
 

@@ -29,6 +29,7 @@ def test_bytes() -> None:
     assert tokenizer.vocab_size == 302
     assert tokenizer.text_to_ids("h\u00e9") == [104, 195, 169]
     assert tokenizer.ids_to_text([104, 195, 169, 301, 32]) == "h\u00e9"
+    assert tokenizer.ids_to_full_text([104, 195, 169, 300, 32, 301]) == "h\u00e9<b><a>"
     assert tokenizer.tokens_to_ids(["<a>", "<b>", "h"]) == [301, 300, 104]
     assert [tokenizer.id_to_token(number) for number in (300, 104)] == ["<b>", "h"]
     assert tokenizer.offsets([104, 195, 169], "h\u00e9") == [0, 1, 1]

@@ -28,6 +28,7 @@ def test_special_tokens_of_the_folder(tmp_path: Path) -> None:
     assert tokenizer.chat_template == "{{ messages }}"
     assert tokenizer.encode_batch(["a"], add_special_tokens=True)[0][0] == 259
     assert tokenizer.ids_to_text(tokenizer.text_to_ids("a b<eod>")) == "a b"
+    assert tokenizer.ids_to_full_text(tokenizer.text_to_ids("a b<eod>")) == "a b<eod>"
     assert len(tokenizer.text_to_ids("a")) == 1
 
 

@@ -43,6 +43,9 @@ def test_special_tokens_are_found_in_texts(model: Path) -> None:
     ids = tokenizer.text_to_ids("the<M>fox<extra_id_1>")
     assert [number for number in ids if number >= 45] == [45, 47]
     assert tokenizer.ids_to_text(ids) == "the <M> fox <extra_id_1>"
+    assert tokenizer.ids_to_text([1, *tokenizer.text_to_ids("the"), 2]) == "the"
+    full = tokenizer.ids_to_full_text([1, *tokenizer.text_to_ids("the"), 2, 45, 0])
+    assert full == "<s>the</s><M><unk>"
     assert tokenizer.inv_vocab[47] == tokenizer.id_to_token(47) == "<extra_id_1>"
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.text_to_ids("the<M>fox<extra_id_1>") == ids

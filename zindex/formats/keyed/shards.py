@@ -15,6 +15,9 @@ from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
 from zindex.formats.keyed.natural_order import list_below
 from zindex.io.local import local_path
 
+#: Key of the description of a growing store; see `zindex.keyed.growing`.
+GROWING_KEY = "_zindex/growing.json"
+
 FileFormat = Literal["bin", "h5"]
 KeyedFormat = Literal["bin", "h5", "jsonl"]
 
@@ -30,12 +33,13 @@ _MISSING = "records are missing in %s of %s shards: %s"
 
 
 def detect_format(path: object) -> str:
-    """Detect the format of the files at a path: ``"h5"``, ``"bin"``, ``"zarr"`` or ``"jsonl"``.
+    """Detect the format at a path: ``"h5"``, ``"bin"``, ``"zarr"``, ``"growing"`` or ``"jsonl"``.
 
-    A folder is ``"zarr"`` if it has a ``zarr.json`` itself, or is an unfinished store; ``"h5"`` if
-    it contains any ``.h5`` or ``.hdf5`` file; ``"bin"`` if it contains ``.bin`` files and a
-    ``meta.json``; and ``"jsonl"`` if it contains none of these but a ``.jsonl`` file. An object
-    store is ``"zarr"``, because the other formats are read from file systems only.
+    A folder is ``"growing"`` if it has the description of a growing store; ``"zarr"`` if it has a
+    ``zarr.json`` itself, or is an unfinished store; ``"h5"`` if it contains any ``.h5`` or
+    ``.hdf5`` file; ``"bin"`` if it contains ``.bin`` files and a ``meta.json``; and ``"jsonl"`` if
+    it contains none of these but a ``.jsonl`` file. An object store is ``"zarr"``, because it is
+    not looked at, and other formats of files are read from file systems only.
 
     Parameters
     ----------
@@ -54,6 +58,8 @@ def detect_format(path: object) -> str:
     if "://" in place and not place.startswith("file://"):
         return "zarr"
     place = str(local_path(place))
+    if os.path.exists(os.path.join(place, GROWING_KEY)):
+        return "growing"
     if os.path.isfile(place):
         name = _ENDING.get(os.path.splitext(place)[1])
         if name is None:

@@ -7,9 +7,6 @@ import numpy as np
 from zindex.arrays import AnyArray
 from zindex.errors import SourceError
 
-#: Keys whose values are token ids.
-TOKEN_KEYS = frozenset(("sequence", "chosen", "rejected", "prompts", "responses"))
-
 
 def find_invalid(values: AnyArray, *, is_tokens: bool, num_ids: int | None = None) -> int | None:
     """Return the position of the first invalid value; None if all are valid.
@@ -61,7 +58,9 @@ class InvalidValueError(SourceError):
         self.key, self.position, self.value = key, position, value
 
 
-def check_records(key: str, records: Sequence[AnyArray | Sequence[AnyArray]], where: str) -> None:
+def check_records(
+    key: str, records: Sequence[AnyArray | Sequence[AnyArray]], where: str, *, is_tokens: bool
+) -> None:
     """Raise for the first invalid value of some records; groups are lists of items.
 
     Raises
@@ -71,7 +70,7 @@ def check_records(key: str, records: Sequence[AnyArray | Sequence[AnyArray]], wh
     """
     for number, record in enumerate(records):
         for values in [record] if isinstance(record, np.ndarray) else record:
-            wrong = find_invalid(values.reshape(-1), is_tokens=key in TOKEN_KEYS)
+            wrong = find_invalid(values.reshape(-1), is_tokens=is_tokens)
             if wrong is not None:
                 value = values.reshape(-1)[wrong].item()
                 raise SourceError(describe_invalid(key, value, f"record {number:,} of {where}"))

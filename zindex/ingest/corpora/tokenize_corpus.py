@@ -359,7 +359,8 @@ class _Work:
             return self._describe(facts)
         made = {TEXTS: {"identity": identity, "num_skipped": num_skipped, "added": self.added}}
         own: dict[str, Any] = {"facts": made, "keep": self.texts.keep_tokenizer}
-        await convert_corpus(corpus, root, self.workers, self.grid, verb=": write", **own)
+        own |= {"sources": self.texts.urls, "verb": ": write"}
+        await convert_corpus(corpus, root, self.workers, self.grid, **own)
         await asyncio.to_thread(end_import, root)
         return self._describe(facts)
 

@@ -4,17 +4,18 @@ import datetime
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 
 from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError, SourceError
-from zindex.ingest.keyed.open_token_records import open_token_records
+from zindex.ingest.keyed.open_token_records import TokenOptions, open_token_records
 from zindex.lazy import need
 from zindex.sources.sample_files import Paths
 from zindex.text.conversations import Dialogue
 from zindex.text.loss_masks import MaskedText
+from zindex.text.record_recipe import DIALOGUE
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 from zindex.text.token_records import TokenRecords
 from zindex.text.token_settings import TrainType
@@ -53,13 +54,17 @@ class TokenCheck:
 
 
 def check_tokens(
-    source: Paths, train_type: TrainType, *, tokenizer: TokenizerLike, **settings: Any
+    source: Paths,
+    train_type: TrainType,
+    *,
+    tokenizer: TokenizerLike,
+    **options: Unpack[TokenOptions],
 ) -> TokenCheck:
     """Compare all conversations of files with ``apply_chat_template`` of transformers.
 
     Parameters
     ----------
-    source, train_type, tokenizer, settings
+    source, train_type, tokenizer, options
         As for `zindex.ingest.keyed.tokenize.tokenize`. Sequences are not truncated, and today's
         date replaces ``date``, because transformers knows no other.
 
@@ -77,10 +82,15 @@ def check_tokens(
     StoreNotFoundError
         If a file is missing.
     """
-    if settings.get("date") is not None:
-        settings["date"] = datetime.date.today().isoformat()
-    records = open_token_records(source, train_type, tokenizer=tokenizer, **settings)
-    if records.cutter is None:
+    if options.get("date") is not None:
+        options["date"] = datetime.date.today().isoformat()
+    records = open_token_records(source, train_type, tokenizer=tokenizer, **options)
+    if records.recipe.is_steps:
+        raise ConfigError(
+            "a comparison with transformers (--check) needs whole answers, "
+            f"{records.settings.kind!r} encodes each step by itself; leave it out"
+        )
+    if records.reader.cutter is None:
         raise ConfigError(
             "a comparison with transformers (--check) needs a chat template, and the tokenizer has "
             "none; name one with chat_template (--chat-template)"
@@ -99,7 +109,7 @@ def _check_sample(
     """Compare the conversations of one record."""
     where = str(sample["__key__"]), str(sample["__url__"])
     try:
-        dialogues = records.read_dialogues(sample)
+        dialogues = records.reader.read_dialogues(sample)
     except SourceError as error:
         check.differences.append(TokenDifference(*where, "refused", str(error)))
         return
@@ -124,19 +134,20 @@ def _compare(
     check: TokenCheck,
 ) -> tuple[What, str] | None:
     """Return the first difference of a conversation; None if there is none."""
-    template, cutter = records.template, records.cutter
+    template, cutter = records.reader.template, records.reader.cutter
     assert template is not None
     assert cutter is not None
-    has_mask = records.settings.train_type == "sft" and cutter.trains_blocks(dialogue)
+    is_asked = records.recipe.has_prompt and not records.recipe.answers
+    has_mask = records.recipe.whole == DIALOGUE and cutter.trains_blocks(dialogue)
     options = {**template.variables, **dialogue.variables, "tools": dialogue.tools}
-    options["chat_template"] = template.text
+    options |= {"chat_template": template.text, "add_generation_prompt": is_asked}
     theirs = error = own = None
     try:
         theirs = reference.apply_chat_template(list(messages), tokenize=False, **options)
     except Exception as caught:  # whatever a template does
         error = caught
     try:
-        own = _cut(records, dialogue)
+        own = records.reader.cut_dialogue(dialogue)
     except SourceError as refusal:
         if theirs is None:
             check.num_refused += 1
@@ -164,18 +175,6 @@ def _compare(
             place = _first_difference(mask, blocks)
             return "mask", f"token {place:,} is {'not ' * (not mask[place])}trained"
     return None
-
-
-def _cut(records: TokenRecords, dialogue: Dialogue) -> list[MaskedText]:
-    """Return the parts of a conversation that are encoded separately."""
-    cutter, kind = records.cutter, records.settings.train_type
-    assert cutter is not None
-    if kind == "seq":
-        return [MaskedText(cutter.text(dialogue))]
-    if kind == "sft":
-        return [cutter.cut(dialogue)]
-    prompt, answer = cutter.cut_answer(dialogue)
-    return [MaskedText(prompt), answer]
 
 
 def _encode(encoder: TextEncoder, parts: Sequence[MaskedText]) -> tuple[Int64Array, BoolArray]:

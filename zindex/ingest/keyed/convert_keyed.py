@@ -15,9 +15,9 @@ from zindex.arrays import AnyArray, DTypeLike, Int64Array
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.execution.executor import Executor, run_builds, run_together
 from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard, join_records
+from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.formats.keyed.shards import FileFormat, KeyedFormat, detect_format, read_shards
 from zindex.formats.keyed.value_rules import (
-    TOKEN_KEYS,
     InvalidValueError,
     describe_invalid,
     find_invalid,

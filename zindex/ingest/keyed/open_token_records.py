@@ -3,7 +3,8 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypedDict, Unpack
 
 from zindex.errors import ConfigError, SourceError
 from zindex.ingest.records.open_files import TextKind, open_texts
@@ -15,6 +16,7 @@ from zindex.text.conversations import ConversationParser
 from zindex.text.length_limits import Keep, LengthLimits, LengthReport, OnLong
 from zindex.text.loss_masks import Turns
 from zindex.text.media import MediaRule, open_rule
+from zindex.text.record_recipe import DOCUMENT, PROMPT
 from zindex.text.text_encoder import TextEncoder, TokenizerLike
 from zindex.text.token_records import TokenRecords
 from zindex.text.token_settings import (
@@ -30,75 +32,114 @@ from zindex.text.tokenizer_settings import TokenizerSettings
 logger = logging.getLogger(__name__)
 
 
+class TokenOptions(TypedDict, total=False):
+    """Settings of tokenised records with their files; see `zindex.ingest.keyed.tokenize`."""
+
+    kind: TextKind | None
+    chat_template: str | os.PathLike[str] | None
+    template_variables: Mapping[str, Any] | None
+    date: str | None
+    columns: Mapping[str, str] | None
+    roles: Mapping[str, str] | None
+    train_on: Sequence[str]
+    turns: Turns
+    max_length: int | None
+    max_prompt: int | None
+    max_answer: int | None
+    keep: Keep
+    on_long: OnLong
+    append_eod: bool | int | str
+    prepend_bod: bool | int | str
+    position_ids: PositionIds
+    token_dtype: str
+    special_in_text: SpecialInText
+    unread_fields: UnreadFields
+    step_separator: str
+    media: MediaRule | Mapping[str, Any] | None
+    part_nbytes: int | None
+    on_damage: OnDamage
+
+
 def open_token_records(
     source: Paths,
     train_type: TrainType,
     *,
     tokenizer: TokenizerLike,
-    kind: TextKind | None = None,
-    chat_template: str | os.PathLike[str] | None = None,
-    template_variables: Mapping[str, Any] | None = None,
-    date: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    roles: Mapping[str, str] | None = None,
-    train_on: Sequence[str] = ("assistant",),
-    turns: Turns = "all",
-    max_length: int | None = None,
-    max_prompt: int | None = None,
-    max_answer: int | None = None,
-    keep: Keep = "start",
-    on_long: OnLong = "truncate",
-    append_eod: bool | int | str = True,
-    prepend_bod: bool | int | str = False,
-    position_ids: PositionIds = "doc_reset",
-    token_dtype: str = "int32",
-    special_in_text: SpecialInText = "parse",
-    unread_fields: UnreadFields = "report",
-    media: MediaRule | Mapping[str, Any] | None = None,
-    part_nbytes: int | None = None,
-    on_damage: OnDamage = "error",
+    **options: Unpack[TokenOptions],
 ) -> TokenRecords:
     """Return the records of files; parameters as of `zindex.ingest.keyed.tokenize.tokenize`."""
+    unknown = sorted(options.keys() - TokenOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(
+            f"options of tokens must be among {', '.join(TokenOptions.__annotations__)}, got "
+            f"{', '.join(unknown)}"
+        )
     encoder = TextEncoder(tokenizer)
     known = encoder.settings()
-    given = chat_template if chat_template is None else os.fspath(chat_template)
-    template = open_template(given, known, variables=template_variables, date=date)
+    given = options.get("chat_template")
+    template = open_template(
+        given if given is None else os.fspath(given),
+        known,
+        variables=options.get("template_variables"),
+        date=options.get("date"),
+    )
     if template is not None and template.text == CHATML:
         _check_marks(encoder)
+    end, begin = options.get("append_eod", True), options.get("prepend_bod", False)
     settings = TokenSettings(
         train_type,
-        limits=LengthLimits(max_length, max_prompt, max_answer, keep, on_long),
-        position_ids=position_ids,
-        token_dtype=token_dtype,
-        begin_id=encoder.find_begin(prepend_bod, "prepend_bod (--prepend-bod)"),
-        end_id=_find_end(encoder, known, append_eod),
-        special_in_text=special_in_text,
-        unread_fields=unread_fields,
+        limits=LengthLimits(**_choose(LengthLimits, options)),
+        begin_id=encoder.find_begin(begin, "prepend_bod (--prepend-bod)"),
+        end_id=_find_end(encoder, known, end),
+        **_choose(TokenSettings, options),
     )
     if template is not None and not template.is_plain:
-        _check_ends(train_type, append_eod, prepend_bod)
-        _check_asking(template, train_type)
-    rule = open_rule(media)
-    files, files_fingerprint = open_texts(source, kind, part_nbytes, on_damage)
+        _check_ends(settings, end, begin)
+        _check_asking(template, settings)
+    rule, on_damage = open_rule(options.get("media")), options.get("on_damage", "error")
+    files, files_fingerprint = open_texts(
+        source, options.get("kind"), options.get("part_nbytes"), on_damage
+    )
+    cutting = {"trained_roles": "train_on", "turns": "turns"}
     return TokenRecords(
         files,
         files_fingerprint,
         settings=settings,
         encoder=encoder,
         template=template,
-        parser=ConversationParser(columns, roles, keeps_images=rule is not None),
+        parser=ConversationParser(
+            options.get("columns"),
+            options.get("roles"),
+            keeps_images=rule is not None,
+            parts=settings.recipe.parts,
+        ),
         media=rule,
-        cutter_settings={"trained_roles": train_on, "turns": turns},
+        cutter_settings={
+            name: options[key]  # type: ignore[literal-required]
+            for name, key in cutting.items()
+            if key in options
+        },
         skip_damaged=on_damage == "skip",
     )
 
 
-def measure_lengths(source: Paths, train_type: TrainType, **settings: Any) -> LengthReport:
+def _choose(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of a dataclass."""
+    return {item.name: options[item.name] for item in fields(kind) if item.name in options}
+
+
+def measure_lengths(
+    source: Paths,
+    train_type: TrainType,
+    *,
+    tokenizer: TokenizerLike,
+    **options: Unpack[TokenOptions],
+) -> LengthReport:
     """Tokenise files without writing anything, and return the lengths and what limits would cost.
 
     Parameters
     ----------
-    source, train_type, settings
+    source, train_type, tokenizer, options
         As of `open_token_records`.
 
     Returns
@@ -116,7 +157,7 @@ def measure_lengths(source: Paths, train_type: TrainType, **settings: Any) -> Le
     -----
     Runs in this process, in which the tokenizer uses all cores.
     """
-    records = own_copy(open_token_records(source, train_type, **settings))
+    records = own_copy(open_token_records(source, train_type, tokenizer=tokenizer, **options))
     report = records.report = LengthReport(records.settings.limits)
     for part in range(records.num_parts):
         for _ in records.read_part(part):
@@ -126,19 +167,19 @@ def measure_lengths(source: Paths, train_type: TrainType, **settings: Any) -> Le
 
 
 def _check_ends(
-    train_type: TrainType, append_eod: bool | int | str, prepend_bod: bool | int | str
+    settings: TokenSettings, append_eod: bool | int | str, prepend_bod: bool | int | str
 ) -> None:
     """Raise for begin and end tokens that no record gets, or warn for conversations."""
     given = {"append_eod (--append-eod)": append_eod, "prepend_bod (--prepend-bod)": prepend_bod}
     if append_eod is True:  # the default
         del given["append_eod (--append-eod)"]
     names = " and ".join(name for name, token in given.items() if token is not False)
-    if not names or train_type == "seq":
+    if not names or settings.recipe.whole == DOCUMENT or not settings.recipe.parts & {PROMPT}:
         return
-    if train_type != "sft":
+    if settings.recipe.has_prompt:
         raise ConfigError(
-            f"{names} must be left out for {train_type} with this chat template, which says itself "
-            "where texts begin and end; leave it out, or take chat_template='plain' "
+            f"{names} must be left out for {settings.kind} with this chat template, which says "
+            "itself where texts begin and end; leave it out, or take chat_template='plain' "
             "(--chat-template plain)"
         )
     logger.warning(
@@ -158,14 +199,15 @@ def _check_marks(encoder: TextEncoder) -> None:
         )
 
 
-def _check_asking(template: ChatTemplate, train_type: TrainType) -> None:
+def _check_asking(template: ChatTemplate, settings: TokenSettings) -> None:
     """Warn if a template has no generation prompt: headers are then trained with the answers."""
     asked = [{"role": "user", "content": "a"}]
     try:
         is_asking = template.render(asked) != template.render(asked, add_generation_prompt=True)
     except SourceError:  # the template rejects this conversation
         return
-    if train_type != "seq" and not is_asking and not template.has_generation:
+    is_trained = settings.recipe.has_masks and settings.recipe.whole != DOCUMENT
+    if is_trained and not is_asking and not template.has_generation:
         logger.warning(
             "the chat template has no generation prompt (add_generation_prompt has no effect), so "
             "the header of each answer, such as 'assistant:', is trained, too; make the template "

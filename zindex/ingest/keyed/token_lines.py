@@ -10,7 +10,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
-from zindex.formats.keyed.value_rules import TOKEN_KEYS, find_invalid
+from zindex.formats.keyed.schema_presets import PRESETS, TOKEN_KEYS
+from zindex.formats.keyed.value_rules import find_invalid
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
@@ -18,14 +19,8 @@ from zindex.store.records import LENGTH_SUFFIX
 
 # Lines that are read to detect the keys.
 _MAX_LOOK = 1000
-# Keys with one value per value, or per item, of another key; ``<key>_mask`` has one per value of
-# ``<key>``.
-_COMPANIONS = {
-    "loss_mask": "sequence",
-    "position_ids": "sequence",
-    "masks": "responses",
-    "rewards": "responses",
-}
+# The declared field of each key.
+_FIELDS = {key: field for schema in PRESETS.values() for key, field in schema.by_key.items()}
 
 
 class TokenLines(WrappedFiles):
@@ -233,6 +228,8 @@ def open_token_lines(
 
 def _choose_dtype(key: str, value: Sequence[Any]) -> str:
     """Choose the dtype of a key by its name, or by some of its values."""
+    if key in _FIELDS and _FIELDS[key].values == "floats":
+        return "float32"
     flat = chain.from_iterable(value) if value and isinstance(value[0], list) else value
     if "reward" in key or any(isinstance(item, float) for item in flat):
         return "float32"
@@ -240,5 +237,10 @@ def _choose_dtype(key: str, value: Sequence[Any]) -> str:
 
 
 def _companion(key: str) -> str | None:
-    """Return the key that another key has one value, or item, for each value of."""
-    return _COMPANIONS.get(key, key.removesuffix("_mask") if key.endswith("_mask") else None)
+    """Return the key that another key has one value, or item, for each value of.
+
+    Without a declared field, ``<key>_mask`` has one per value of ``<key>``.
+    """
+    if key in _FIELDS:
+        return _FIELDS[key].like
+    return key.removesuffix("_mask") if key.endswith("_mask") else None

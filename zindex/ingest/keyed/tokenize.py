@@ -1,29 +1,22 @@
 """Tokenise texts, conversations and preference pairs to a keyed store, in one import."""
 
 import logging
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from zindex.errors import ConfigError
 from zindex.ingest.corpora.tokenize_corpus import read_identity
-from zindex.ingest.keyed.open_token_records import open_token_records
+from zindex.ingest.keyed.open_token_records import TokenOptions, open_token_records
 from zindex.ingest.records.import_records import import_records
-from zindex.ingest.records.open_files import TextKind
 from zindex.ingest.records.read_partitions import try_first
 from zindex.io.objects import PlaceLike
-from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import Paths
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID
 from zindex.store.tokenizer_note import read_note
-from zindex.text.length_limits import Keep, OnLong
-from zindex.text.loss_masks import Turns
-from zindex.text.media import MediaRule
 from zindex.text.text_encoder import TokenizerLike
 from zindex.text.token_records import DECODED, UNREAD
-from zindex.text.token_settings import PositionIds, SpecialInText, TrainType, UnreadFields
+from zindex.text.token_settings import TrainType
 
 logger = logging.getLogger(__name__)
 
@@ -34,34 +27,13 @@ def tokenize(
     train_type: TrainType,
     *,
     tokenizer: TokenizerLike,
-    kind: TextKind | None = None,
-    chat_template: str | os.PathLike[str] | None = None,
-    template_variables: Mapping[str, Any] | None = None,
-    date: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    roles: Mapping[str, str] | None = None,
-    train_on: Sequence[str] = ("assistant",),
-    turns: Turns = "all",
-    max_length: int | None = None,
-    max_prompt: int | None = None,
-    max_answer: int | None = None,
-    keep: Keep = "start",
-    on_long: OnLong = "truncate",
-    append_eod: bool | int | str = True,
-    prepend_bod: bool | int | str = False,
-    position_ids: PositionIds = "doc_reset",
-    token_dtype: str = "int32",
-    special_in_text: SpecialInText = "parse",
-    unread_fields: UnreadFields = "report",
-    media: MediaRule | Mapping[str, Any] | None = None,
-    part_nbytes: int | None = None,
-    on_damage: OnDamage = "error",
     keep_tokenizer: bool = True,
     restart: bool = False,
     grid: ChunkGrid = BYTE_GRID,
     client: Any = None,
     num_processes: int | None = None,
     progress: bool = False,
+    **options: Unpack[TokenOptions],
 ) -> Store:
     """Tokenise files of texts or JSON objects into a keyed store, in the source's order.
 
@@ -74,7 +46,11 @@ def tokenize(
         Location of the store.
     train_type
         ``"seq"``: documents; ``"sft"``: conversations, or prompts with answers; ``"dpo"``: a chosen
-        and a rejected answer; ``"grpo"``: several answers with rewards.
+        and a rejected answer; ``"grpo"``: several answers with rewards; ``"kto"``: an answer and
+        whether it is desirable; ``"reward"``: a pair, and by how much it differs; ``"prm"``: the
+        steps of an answer and a label for each; ``"prompts"``: prompts alone, with the other fields
+        of their objects; ``"distill"``: an answer and the most probable tokens of a teacher. Or a
+        `zindex.keyed.RecordSchema`, or its YAML file.
     tokenizer
         The path of a ``tokenizer.json`` or of its folder, visible to every worker; or an object or
         function, see `TextEncoder`.
@@ -98,12 +74,12 @@ def tokenize(
     turns
         ``"last"`` trains only the last of these messages of each conversation.
     max_length
-        Maximum tokens of a sequence; in a pair, of the prompt with either answer; in a group, of
-        the prompt and of each response. Records whose answer has no trained token left are kept,
+        Maximum tokens of a sequence; of a prompt with an answer; in a group, of the prompt and of
+        each response. Records whose answer has no trained token left are kept,
         counted in the attribute ``num_untrained``, and reported in a warning.
     max_prompt, max_answer
-        For pairs and groups, maximum tokens of the prompt, which keeps its end, and of each answer,
-        which keeps its start. They apply before ``max_length``.
+        For kinds with a prompt, maximum tokens of the prompt, which keeps its end, and of each
+        answer, which keeps its start. They apply before ``max_length``.
     keep
         Which end of a sequence or pair that exceeds ``max_length`` to keep. Both answers of a pair
         keep the same tokens of the prompt: ``"start"`` truncates the answers, ``"end"`` the prompt
@@ -132,6 +108,9 @@ def tokenize(
         ``"report"``: records with a field that nothing reads are counted by field in attributes
         ``num_unread.FIELD``, and reported in a warning. ``"refuse"``: such a record counts as
         damage.
+    step_separator
+        For steps: the text after each step, by default a newline, whose last token is labelled. It
+        is encoded by itself, as each step is; if it is empty, the last token of a step is labelled.
     media
         For sft: how many tokens an image takes, as a `zindex.text.media.MediaRule` or the arguments
         of `zindex.text.media.PatchRule` or `zindex.text.media.ProcessorRule`. The field ``media``
@@ -166,41 +145,15 @@ def tokenize(
     Law: the store depends only on the objects, the tokenizer and the settings, not on the parts of
     the files, the number of workers, or interruptions.
     """
-    records = open_token_records(
-        source,
-        train_type,
-        tokenizer=tokenizer,
-        kind=kind,
-        chat_template=chat_template,
-        template_variables=template_variables,
-        date=date,
-        columns=columns,
-        roles=roles,
-        train_on=train_on,
-        turns=turns,
-        max_length=max_length,
-        max_prompt=max_prompt,
-        max_answer=max_answer,
-        keep=keep,
-        on_long=on_long,
-        append_eod=append_eod,
-        prepend_bod=prepend_bod,
-        position_ids=position_ids,
-        token_dtype=token_dtype,
-        special_in_text=special_in_text,
-        unread_fields=unread_fields,
-        media=media,
-        part_nbytes=part_nbytes,
-        on_damage=on_damage,
-    )
+    records = open_token_records(source, train_type, tokenizer=tokenizer, **options)
     records.keeps_tokenizer = keep_tokenizer
     try_first(records)
     store = import_records(
         records,
         target,
-        fields=tuple(records.dtypes),
+        fields=records.stored_fields,
         dtypes=records.dtypes,
-        on_damage=on_damage,
+        on_damage=options.get("on_damage", "error"),
         restart=restart,
         grid=grid,
         client=client,

@@ -7,15 +7,18 @@ import numpy as np
 
 from zindex import schema
 from zindex.arrays import AnyArray
+from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.ingest.corpora.pairs import open_pair
+from zindex.ingest.driver import SOURCES
 from zindex.io import files
 from zindex.io.objects import place_of
-from zindex.store.commit import read_plan, read_status
+from zindex.store.commit import COMMON_ATTRIBUTES, read_plan, read_status
 from zindex.store.folder_group import read_names
 from zindex.store.layout import parse_layouts
 from zindex.store.open import Store, open_store
 from zindex.store.receipts import read_manifest
-from zindex.store.records import KIND
+from zindex.store.record_reader import RecordReader
+from zindex.store.records import KIND, RecordField, read_fields
 from zindex.store.tokenizer_note import read_note
 
 #: Health of a path whose file sizes are complete; `zindex verify` reads every byte.
@@ -23,6 +26,8 @@ WHOLE = "whole"
 
 # Maximum number of documents and shards to inspect one by one.
 _MAX_DOCUMENTS, _MAX_SHARDS = 1 << 22, 1 << 12
+# Maximum number of source files to name.
+_MAX_SOURCES = 64
 # Display names of indices, by the kind in their description.
 _INDICES = {
     "gpt": "index",
@@ -117,6 +122,8 @@ def _store_facts(store: Store) -> dict[str, Any]:
     if store.kind == "tokens":
         reader = store[schema.SEQUENCE_LENGTH.name]
         facts["lengths"] = summarise_lengths(lambda stop: reader.read(0, stop), len(reader))
+    elif store.kind == KIND:
+        facts["lengths"] = _record_lengths(store)
     if "fields" in spec:
         facts["fields"] = [
             f"{item['name']}: {item['num_values']:,} {item['dtype']}" for item in spec["fields"]
@@ -128,9 +135,33 @@ def _store_facts(store: Store) -> dict[str, Any]:
     if note is not None:
         facts |= {"tokenizer": note.identity, "vocab_size": note.vocab_size}
         facts |= {"tokenizer_library": note.library, "tokenizer_files": list(note.files)}
-    named = read_names(store.root.parent).get(store.root.name)
-    facts["source"] = None if named is None else list(named.corpora)
+    facts["source"], num_sources = _find_sources(store)
+    facts["num_sources"] = num_sources if num_sources != len(facts["source"]) else None
+    facts |= {name: store.attributes.get(name) for name in COMMON_ATTRIBUTES}
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _record_lengths(store: Store) -> dict[str, Any]:
+    """Return the lengths of the token fields of records, by field."""
+    fields = read_fields(store.spec, store.root).values()
+
+    def summarise(field: RecordField) -> dict[str, Any]:
+        bounds = store[field.offset.name]
+        return summarise_lengths(lambda stop: np.diff(bounds.read(0, stop + 1)), len(bounds) - 1)
+
+    return {field.name: summarise(field) for field in fields if field.name in TOKEN_KEYS}
+
+
+def _find_sources(store: Store) -> tuple[list[str], int | None]:
+    """Return the first corpora or files that a store is made of, and their number."""
+    if store.kind == KIND:
+        reader = RecordReader(store, [])
+        count = len(reader.url_bounds) - 1
+        return [reader.name_url(number) for number in range(min(count, _MAX_SOURCES))], count
+    if SOURCES in store.attributes:
+        return list(store.attributes[SOURCES]), store.attributes.get("num_sources")
+    named = read_names(store.root.parent).get(store.root.name)
+    return ([], None) if named is None else (list(named.corpora), len(named.corpora))
 
 
 def _check_sizes(store: Store, manifest: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from zindex.inspection.answers.traced import TracedSample, describe_samples, sam
 from zindex.inspection.tables.formatting import format_share
 from zindex.io.system_errors import unreadable
 from zindex.loading.state import parse_state
+from zindex.maintenance.edits.draws import Draws
 
 #: A state of a loader, or the path of its JSON file.
 StateLike = Mapping[str, Any] | str | os.PathLike[str]
@@ -160,7 +161,7 @@ def diff(
         if not a.num_edits:
             raise ConfigError(
                 "a run must have an edit to be compared with itself, it has none; give two runs, "
-                "or states of its loader (--state)"
+                "or loader states as states (--state)"
             )
         before = RunOrder(a.config, a.split, num_edits=a.num_edits - 1)
         names = (f"{name} before its last edit", f"{name} after it")
@@ -343,6 +344,11 @@ def _is_same(
     is_unknown = plan_a != plan_b
     for order in (a, b):
         is_unknown[order.find_touched(positions)] = True
+    # Samples of one plan may hold the same tokens, but not twice in an epoch.
+    moved = np.flatnonzero((dataset_a == dataset_b) & (plan_a == plan_b) & (places_a != places_b))
+    if moved.size:
+        epochs_a = a.find_epochs(Draws(sources_a[moved], places_a[moved]))
+        is_unknown[moved] |= epochs_a != b.find_epochs(Draws(sources_b[moved], places_b[moved]))
     rest = np.flatnonzero((dataset_a == dataset_b) & is_unknown)
     if rest.size:
         same[rest] = _have_same_parts(a.read(positions[rest]), b.read(positions[rest]))

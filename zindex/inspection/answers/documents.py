@@ -50,7 +50,7 @@ def resolve_tokenizer(tokenizer: Any, stores: Iterable[str]) -> Any:
 
 
 def as_decoder(tokenizer: Any, stores: Iterable[str]) -> Decoder | None:
-    """Return a decode function; None without a tokenizer.
+    """Return a function that decodes tokens, special ones too; None without a tokenizer.
 
     Parameters
     ----------
@@ -66,8 +66,9 @@ def as_decoder(tokenizer: Any, stores: Iterable[str]) -> Decoder | None:
         return None
     tokenizer = resolve_tokenizer(tokenizer, stores)
     tokenizer = wrap_tokenizer(tokenizer) or tokenizer
-    decode: Decoder | None = getattr(tokenizer, "detokenize", None)
-    decode = decode or getattr(tokenizer, "decode", None)
+    names = ("ids_to_full_text", "detokenize", "decode")
+    found = (getattr(tokenizer, name, None) for name in names)
+    decode: Decoder | None = next(filter(None, found), None)
     if decode is None:
         raise ConfigError(
             f"a tokenizer must have detokenize or decode, got {type(tokenizer).__name__}; give its "

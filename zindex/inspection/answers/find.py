@@ -187,6 +187,7 @@ def find(
             "out"
         )
     order = run if isinstance(run, RunOrder) else RunOrder(run, split)
+    places: Sequence[Sequence[int]] | Int64Array
     if text is not None:
         places = _search(order, dataset, text, tokenizer, client)
     elif source_id is not None:
@@ -198,7 +199,8 @@ def find(
         assert document is not None
         start, stop = _check_tokens(order, number, document, tokens)
         places = [(number, document, start, stop)]
-    found = [_find_one(order, steps, consumed, *place) for place in places[:_MAX_MATCHES]]
+    shown = np.array(places[:_MAX_MATCHES], np.int64).reshape(-1, 4).tolist()
+    found = [_find_one(order, steps, consumed, *place) for place in shown]
     return Finding(order.split, tuple(found), len(places), order.labels)
 
 
@@ -277,26 +279,42 @@ def search_source_ids(
 
 def _search(
     order: RunOrder, dataset: str | int | None, text: str, tokenizer: Any, client: Any
-) -> list[tuple[int, int, int, int]]:
-    """Return the dataset, document and tokens of each text match."""
+) -> Int64Array:
+    """Return the dataset, document, start and stop of each text match: shape (matches, 4)."""
     every = range(len(order.paths))
     numbers = list(every) if dataset is None else [order.find_dataset(dataset)]
     if tokenizer is None or tokenizer is True:
         tokenizer = resolve_tokenizer(True, [order.paths[number] for number in numbers])
     wanted = _encode(TextEncoder(tokenizer), text)
-    found = set[tuple[int, int, int, int]]()
+    corpora = [order.documents.open(order.paths[number]) for number in numbers]
     with open_executor(client) as executor:
-        for number in numbers:
-            corpus = order.documents.open(order.paths[number])
-            for sequence in wanted:
-                for match in run_builds(search_corpus(corpus, sequence, executor)):
-                    found.add((number, match.document, match.start, match.stop))
-    # Matches with a leading space include a match without it.
-    kept: list[tuple[int, int, int, int]] = []
-    for place in sorted(found):
-        if not kept or kept[-1][:2] != place[:2] or kept[-1][3] < place[3]:
-            kept.append(place)
-    return kept
+        searches = (search_corpus(corpus, wanted, executor) for corpus in corpora)
+        found = run_builds(run_together(searches))
+    places = [
+        np.insert(drop_inner(matches), 0, number, axis=1)
+        for number, matches in zip(numbers, found, strict=True)
+    ]
+    return np.concatenate(places)
+
+
+def drop_inner(matches: Int64Array) -> Int64Array:
+    """Return matches without those that end inside an earlier one, or with it.
+
+    A match with a leading space includes a match without it.
+
+    Parameters
+    ----------
+    matches
+        Shape (matches, 3), ascending: document, start and stop.
+
+    Examples
+    --------
+    >>> drop_inner(np.array([[0, 3, 7], [0, 4, 7], [0, 5, 9], [1, 2, 3]])).tolist()
+    [[0, 3, 7], [0, 5, 9], [1, 2, 3]]
+    """
+    documents, _, stops = matches.T
+    ends = documents * (int(stops.max(initial=0)) + 1) + stops
+    return matches[np.diff(np.maximum.accumulate(ends), prepend=-1) > 0]
 
 
 def _encode(encoder: TextEncoder, text: str) -> Sequence[Int64Array]:

@@ -201,7 +201,7 @@ def forget(
     if at is None:
         raise ConfigError(
             "documents are forgotten from a position on, got none; give the consumed samples "
-            "(at, --at)"
+            "as at (--at)"
         )
     check_whole("at", at, 0)
     steps = make_steps(global_batch_size, num_ranks, micro_batch_size)

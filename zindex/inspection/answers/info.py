@@ -16,11 +16,13 @@ from zindex.ingest.length_source import is_store
 from zindex.inspection.answers.describe_files import FORMATS, find_format
 from zindex.inspection.answers.describe_stores import WHOLE, Found, describe_pair, describe_store
 from zindex.inspection.answers.screen import fact_lines, fit, fit_table
-from zindex.inspection.tables.formatting import format_nbytes
+from zindex.inspection.tables.formatting import count_noun, format_nbytes
 from zindex.inspection.tables.journal_table import report_edits
 from zindex.io import files
 from zindex.io.decompression import DamageError
 from zindex.io.objects import place_of
+from zindex.keyed.growing.growing_log import is_growing
+from zindex.keyed.growing.inspection import describe_growing
 from zindex.store.commit import ROOT_KEY
 from zindex.store.folder_group import is_group
 
@@ -66,8 +68,9 @@ def info(path: str | os.PathLike[str]) -> PathInfo:
     Parameters
     ----------
     path
-        Path or URL of a corpus, index, blend, keyed or record store; a run file; a ``.bin/.idx``
-        pair (either file or the prefix); a ``.jsonl``, ``.tar`` or ``.parquet`` file; or a folder.
+        Path or URL of a corpus, index, blend, keyed, record or growing store; a run file; a
+        ``.bin/.idx`` pair (either file or the prefix); a ``.jsonl``, ``.tar`` or ``.parquet`` file;
+        or a folder.
 
     Returns
     -------
@@ -171,9 +174,10 @@ def _list_entries(names: set[str]) -> list[str]:
 
 def _summarise(facts: Mapping[str, Any]) -> str:
     """Return the count of the largest unit that is known."""
-    for name in ("num_tokens", "num_samples", "num_records", "num_entries"):
-        if name in facts:
-            return f"{facts[name]:,} {name.removeprefix('num_')}"
+    for noun, nouns in (("token", ""), ("sample", ""), ("record", ""), ("entry", "entries")):
+        count = facts.get(f"num_{nouns or f'{noun}s'}")
+        if count is not None:
+            return count_noun(count, noun, nouns)
     return ""
 
 
@@ -194,6 +198,8 @@ def _find_kind(path: str) -> Kind | None:
         if suffix in FORMATS and os.path.isfile(path):
             kind, describe = suffix.removeprefix("."), FORMATS[suffix]
             return kind, lambda path: Found(kind, WHOLE, None, describe(path))
+    if is_growing(path):
+        return "growing store", _describe_growing
     if is_store(path) and not is_group(place_of(path)):
         return "store", describe_store
     if not is_url(path) and os.path.isdir(path):
@@ -224,6 +230,12 @@ def _describe_run(path: str) -> Found:
     is_built = num_built == len(statuses)
     health = WHOLE if is_built else f"{num_built:,} of {len(statuses):,} stores are built"
     return Found("run", health, None, facts)
+
+
+def _describe_growing(path: str) -> Found:
+    """Describe a growing store at its head."""
+    nbytes, facts = describe_growing(path)
+    return Found("growing store", WHOLE, nbytes, facts)
 
 
 def _describe_folder(path: str) -> Found:

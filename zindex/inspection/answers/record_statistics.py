@@ -10,13 +10,13 @@ import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import ConfigError
-from zindex.formats.keyed.value_rules import TOKEN_KEYS
+from zindex.formats.keyed.schema_presets import find_token_keys
 from zindex.inspection.answers.show import name_mask
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField, read_fields
-from zindex.streaming.lengths.length_histogram import LengthHistogram
+from zindex.text.length_histogram import LengthHistogram
 
 REWARDS = "rewards"
 # Records, and values, per read.
@@ -126,7 +126,7 @@ def measure_records(store_url: PlaceLike, *, by: str | None = None) -> RecordSta
     num_records = int(store.spec["num_records"])
     if not num_records:
         raise ConfigError(f"{store.root} must have records to be measured, it has none")
-    masks = {name_mask(name) for name in fields} & fields.keys()
+    masks = {name_mask(name, fields) for name in fields} & fields.keys()
     hidden = masks | {f"{name}{LENGTH_SUFFIX}" for name in masks}
     shown = [field for name, field in fields.items() if name not in hidden]
     return RecordStatistics(
@@ -134,9 +134,9 @@ def measure_records(store_url: PlaceLike, *, by: str | None = None) -> RecordSta
         num_records=num_records,
         lengths=tuple(_measure_lengths(store, field, fields) for field in shown),
         targets=tuple(
-            _measure_targets(store, field, fields[name_mask(field.name)])
+            _measure_targets(store, field, fields[name_mask(field.name, fields)])
             for field in shown
-            if name_mask(field.name) in fields
+            if name_mask(field.name, fields) in fields
         ),
         rewards=_measure_rewards(store, fields),
         by=by or "file",
@@ -149,7 +149,8 @@ def _measure_lengths(
 ) -> FieldLengths:
     """Return the lengths of one field."""
     unit = "bytes" if field.form != Form.NUMBERS else "numbers"
-    if field.name in TOKEN_KEYS or name_mask(field.name) in fields:
+    is_tokens = field.name in find_token_keys(store.spec)
+    if is_tokens or name_mask(field.name, fields) in fields:
         unit = "tokens"
     items = fields.get(f"{field.name}{LENGTH_SUFFIX}")
     if items is not None and items.form == Form.NUMBERS:
@@ -242,6 +243,7 @@ def _name_sources(records: Sequence[dict[str, Any]], by: str, store: Store) -> I
         if isinstance(value, np.ndarray | bytes):
             raise ConfigError(
                 f"records are counted by texts or JSON values, {by!r} of {store.root} holds "
-                f"{'bytes' if isinstance(value, bytes) else 'numbers'}; name another field (--by)"
+                f"{'bytes' if isinstance(value, bytes) else 'numbers'}; name another field with "
+                "by (--by)"
             )
         yield str(value)

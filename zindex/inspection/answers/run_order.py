@@ -284,6 +284,15 @@ class RunOrder:
             return Draws(np.zeros_like(positions), positions)
         return Draws(*self._read_blend(0, positions))
 
+    def find_epochs(self, draws: Draws) -> Int64Array:
+        """Return the epoch of the first token of each sample."""
+        sources, places = draws
+        epochs = np.empty_like(places)
+        for number in np.unique(sources).tolist():
+            own, source = np.flatnonzero(sources == number), self.sources[number]
+            epochs[own] = source.epochs_of(source.samples_at(places[own]))
+        return epochs
+
     def find_touched(self, positions: Int64Array) -> Int64Array:
         """Return the indices of positions whose samples lack documents that were forgotten."""
         if self._forgetting is None:

@@ -54,7 +54,7 @@ def fit_lines(lines: Sequence[str]) -> list[str]:
 
 
 def fact_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Format facts as aligned lines of name and value, with one line per list item.
+    """Format facts as aligned lines of name and value, with one line per item of a list.
 
     Examples
     --------
@@ -66,6 +66,8 @@ def fact_lines(facts: Mapping[str, Any]) -> list[str]:
         if value is None or value == [] or value == {}:
             continue
         values = value if isinstance(value, list) else [value]
+        if isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in value.values()):
+            values = [f"{key}: {_show(item)}" for key, item in value.items()]
         # Identifiers, such as seeds, get no thousands separators.
         texts = [str(item) if name in _NAMES else _show(item) for item in values[:_MAX_ITEMS]]
         if len(values) > _MAX_ITEMS:

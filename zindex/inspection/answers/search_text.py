@@ -1,9 +1,8 @@
-"""Search a corpus for a sequence of tokens, with one task per partition."""
+"""Search a corpus for sequences of tokens, with one task per partition."""
 
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,31 +15,30 @@ from zindex.ingest.corpora.corpus import Corpus
 _TASK_LENGTH = 1 << 24
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Match:
-    """One occurrence of a token sequence in a document."""
-
-    document: int
-    #: Token range in the document, half-open.
-    start: int
-    stop: int
-
-
 async def search_corpus(
-    corpus: Corpus, wanted: IntegerArray, executor: Executor, *, task_length: int = _TASK_LENGTH
-) -> list[Match]:
-    """Return every occurrence of a token sequence within a document of a corpus.
+    corpus: Corpus,
+    wanted: Sequence[IntegerArray],
+    executor: Executor,
+    *,
+    task_length: int = _TASK_LENGTH,
+) -> Int64Array:
+    """Return every occurrence of some token sequences within a document of a corpus.
 
     Parameters
     ----------
     corpus
-        The corpus to search.
+        The corpus to search, in one pass over its tokens.
     wanted
-        Shape (tokens,), at least one token.
+        Shape (tokens,) each, at least one token; no two are equal.
     executor
         Executor that runs the tasks.
     task_length
         Tokens compared per task.
+
+    Returns
+    -------
+    matches
+        Shape (matches, 3), int64: the document, and the half-open range of tokens in it; ascending.
     """
     spans = range(0, corpus.num_tokens, task_length)
     name = os.path.basename(corpus.prefix)[:28]
@@ -50,16 +48,24 @@ async def search_corpus(
         )
         for start in spans
     )
-    return [match for matches in found for match in matches]
+    return np.concatenate([np.empty((0, 3), np.int64), *found])
 
 
-def search_span(corpus: Corpus, wanted: IntegerArray, start: int, stop: int) -> list[Match]:
+def search_span(
+    corpus: Corpus, wanted: Sequence[IntegerArray], start: int, stop: int
+) -> Int64Array:
     """Task: return the matches that start in tokens ``[start, stop)`` of a corpus."""
     stop = min(stop, corpus.num_tokens)
-    tokens = corpus.read(schema.TOKENS.name, start, min(stop + len(wanted) - 1, corpus.num_tokens))
-    places = find_sequence(tokens, wanted) + start
-    matches = (locate_match(corpus, place, len(wanted)) for place in places.tolist())
-    return [match for match in matches if match is not None]
+    end = min(stop + max(map(len, wanted)) - 1, corpus.num_tokens)
+    tokens = corpus.read(schema.TOKENS.name, start, end)
+    places, lengths = [], []
+    for sequence in wanted:
+        own = find_sequence(tokens[: stop - start + len(sequence) - 1], sequence)
+        places.append(own + start)
+        lengths.append(np.full_like(own, len(sequence)))
+    columns = np.concatenate(lengths), np.concatenate(places)
+    order = np.lexsort(columns)
+    return locate_matches(corpus, columns[1][order], columns[0][order])
 
 
 def find_sequence(tokens: IntegerArray, wanted: IntegerArray) -> Int64Array:
@@ -77,14 +83,21 @@ def find_sequence(tokens: IntegerArray, wanted: IntegerArray) -> Int64Array:
     return places
 
 
-def locate_match(corpus: Corpus, place: int, length: int) -> Match | None:
-    """Convert a corpus offset to a match in a document; None if it spans two documents."""
+def locate_matches(corpus: Corpus, places: Int64Array, lengths: Int64Array) -> Int64Array:
+    """Convert offsets in a corpus to documents and token ranges: shape (matches, 3).
+
+    Ranges that span two documents are left out.
+    """
+    if not places.size:
+        return np.empty((0, 3), np.int64)
     offsets = _Offsets(corpus)
-    document = bisect_right(offsets, place) - 1
-    first = offsets[document]
-    if place + length > offsets[document + 1]:
-        return None
-    return Match(document, place - first, place - first + length)
+    low = bisect_right(offsets, int(places.min())) - 1
+    high = bisect_right(offsets, int(places.max()))
+    bounds = corpus.read(schema.SEQUENCE_OFFSET.name, low, high + 1).astype(np.int64)
+    rows = np.searchsorted(bounds, places, side="right") - 1
+    starts = places - bounds[rows]
+    found = np.stack([rows + low, starts, starts + lengths], axis=1)
+    return found[places + lengths <= bounds[rows + 1]]
 
 
 class _Offsets(Sequence[int]):

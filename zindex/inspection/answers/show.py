@@ -1,7 +1,7 @@
 """Show one document, sample or record: its tokens, text and loss mask."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
-from zindex.formats.keyed.value_rules import TOKEN_KEYS
+from zindex.formats.keyed.schema_presets import PRESETS, find_token_keys
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import is_store, open_source
@@ -26,8 +26,12 @@ from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import KIND, LENGTH_SUFFIX
 
-#: Mask fields of keyed records, by masked field; otherwise F_mask masks field F.
-_MASKS = {"sequence": "loss_mask", "responses": "masks"}
+# Declared mask fields of keyed records, by masked field; otherwise F_mask masks field F.
+_MASKS: dict[str, list[str]] = {}
+for _schema in PRESETS.values():
+    for _field in _schema.by_key.values():
+        if _field.values == "weights" and _field.like is not None:
+            _MASKS.setdefault(_field.like, []).append(_field.key)
 _YAML = (".yaml", ".yml")
 
 #: Whether a text is trained on; None if unknown.
@@ -220,15 +224,16 @@ def _check_number(number: int, count: int, what: str, path: str) -> None:
         )
 
 
-def name_mask(field: str) -> str:
-    """Return the name of the field that masks the tokens of a field.
+def name_mask(field: str, known: Container[str] = ()) -> str:
+    """Return the name of the field that masks the tokens of a field, one of some if it can be.
 
     Examples
     --------
-    >>> name_mask("sequence"), name_mask("chosen")
-    ('loss_mask', 'chosen_mask')
+    >>> name_mask("sequence"), name_mask("chosen"), name_mask("sequence", ["step_mask"])
+    ('loss_mask', 'chosen_mask', 'step_mask')
     """
-    return _MASKS.get(field, f"{field}_mask")
+    names = _MASKS.get(field, [f"{field}_mask"])
+    return next((name for name in names if name in known), names[0])
 
 
 def _show_record(path: str, number: int, tokenizer: Any) -> list[ShownField]:
@@ -236,14 +241,15 @@ def _show_record(path: str, number: int, tokenizer: Any) -> list[ShownField]:
     if not is_store(path):
         raise ConfigError(f"records are shown of stores, {path} is none; import or convert it")
     reader = RecordReader(open_store(path, kind=KIND))
+    token_keys = find_token_keys(reader.store.spec)
     _check_number(number, len(reader), "record", path)
     record, decode = reader.read(number), as_decoder(tokenizer, [path])
     found = {name: _find_parts(record, name) for name in record}
-    hidden = {name_mask(name) for name, (mask, _) in found.items() if mask is not None}
+    hidden = {name_mask(name, record) for name, (mask, _) in found.items() if mask is not None}
     hidden |= {f"{name}{LENGTH_SUFFIX}" for name, (_, items) in found.items() if items is not None}
     fields = []
     for name, (mask, items) in found.items():
-        value, is_tokens = record[name], name in TOKEN_KEYS
+        value, is_tokens = record[name], name in token_keys
         if name in hidden:
             continue
         if items is None:
@@ -261,7 +267,7 @@ def _find_parts(record: Mapping[str, Any], name: str) -> tuple[AnyArray | None, 
     if not isinstance(record[name], np.ndarray):
         return None, None
     num_values = len(record[name])
-    mask = _find_values(record, name_mask(name))
+    mask = _find_values(record, name_mask(name, record))
     items = _find_values(record, f"{name}{LENGTH_SUFFIX}")
     return (
         mask if mask is not None and len(mask) == num_values else None,

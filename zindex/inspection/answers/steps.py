@@ -51,13 +51,21 @@ class Steps:
         >>> Steps(8, num_ranks=2, micro_batch_size=2).positions_of(1, rank=1)
         array([10, 11, 14, 15])
         """
+        return self.select_rank(np.arange(*self.span_of(step)), rank)
+
+    def span_of(self, step: int) -> tuple[int, int]:
+        """Return the positions of a step as a half-open range."""
         check_whole("step (--step)", step, 0)
-        positions = step * self.global_batch_size + np.arange(self.global_batch_size)
+        start = step * self.global_batch_size
+        return start, start + self.global_batch_size
+
+    def select_rank(self, positions: Int64Array, rank: int | None) -> Int64Array:
+        """Return the positions that a rank consumes, or all of them for None."""
         if rank is None:
             return positions
         if not 0 <= rank < self.num_ranks:
             raise ConfigError(
-                f"a rank must be in [0, {self.num_ranks}), got {rank}; give it "
+                f"a rank must be in [0, {self.num_ranks}), got {rank}; give the number of ranks "
                 "with num_ranks (--ranks)"
             )
         own: Int64Array = positions[self.ranks_of(positions) == rank]

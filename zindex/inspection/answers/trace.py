@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from zindex.errors import ConfigError
 from zindex.inspection.answers.documents import as_decoder
 from zindex.inspection.answers.run_order import RunLike, RunOrder
@@ -10,12 +12,15 @@ from zindex.inspection.answers.screen import fit, fit_lines
 from zindex.inspection.answers.steps import make_steps
 from zindex.inspection.answers.traced import (
     TracedSample,
-    as_positions,
+    as_span,
     dataset_lines,
     describe_samples,
     sample_lines,
 )
 from zindex.inspection.tables.formatting import count_noun
+
+#: Maximum number of positions to trace at once.
+MAX_POSITIONS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,8 @@ def trace(
     Raises
     ------
     ConfigError
-        If not exactly one of ``step`` and ``position`` is given, or the batch sizes do not divide.
+        If not exactly one of ``step`` and ``position`` is given, the batch sizes do not divide, or
+        there are more than a million positions.
     PlanError
         If the positions are outside the run.
     StoreNotFoundError
@@ -109,18 +115,25 @@ def trace(
     order = run if isinstance(run, RunOrder) else RunOrder(run, split)
     if step is not None:
         assert steps is not None
-        positions, question = steps.positions_of(step, rank), f"step {step:,}"
+        start, stop = steps.span_of(step)
+        question = f"step {step:,}"
     else:
         assert position is not None
-        positions, question = as_positions(position), ""
-        if len(positions):
-            question = f"positions [{positions[0]:,}, {positions[-1] + 1:,})"
-        if rank is not None and steps is not None:
-            positions = positions[steps.ranks_of(positions) == rank]
-    if len(positions):
-        order.check(int(positions[0]), int(positions[-1]) + 1)
-    else:
-        raise ConfigError("trace needs positions, the range has none; give one with START < STOP")
+        start, stop = as_span(position)
+        question = f"positions [{start:,}, {stop:,})"
+    order.check(start, stop)
+    if stop - start > MAX_POSITIONS:
+        raise ConfigError(
+            f"trace needs at most {MAX_POSITIONS:,} positions, got {stop - start:,}; name fewer"
+        )
+    positions = np.arange(start, stop)
+    if steps is not None:
+        positions = steps.select_rank(positions, rank)
+    if not len(positions):
+        raise ConfigError(
+            f"rank {rank} must take some of the positions, it takes none of [{start:,}, {stop:,}); "
+            "name more of them"
+        )
     if rank is not None:
         question += f", rank {rank}"
     decode = as_decoder(tokenizer, order.paths)

@@ -162,9 +162,9 @@ def sample_lines(samples: Sequence[TracedSample], labels: dict[str, str]) -> lis
     return lines
 
 
-def as_positions(position: int | tuple[int, int] | range) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a position or half-open range as an array."""
+def as_span(position: int | tuple[int, int] | range) -> tuple[int, int]:
+    """Return a position, or a half-open range of positions, as its bounds."""
     if isinstance(position, int | np.integer):
-        position = (int(position), int(position) + 1)
+        return int(position), int(position) + 1
     start, stop = (position.start, position.stop) if isinstance(position, range) else position
-    return np.arange(start, stop)
+    return start, stop

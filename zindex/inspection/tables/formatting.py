@@ -92,6 +92,19 @@ def terminal_width(default: int) -> int:
     return max(20, shutil.get_terminal_size((default, 0)).columns)
 
 
+def wrap_lines(text: str) -> str:
+    """Wrap the lines of a text that are longer than the terminal; all stay if it is redirected."""
+    width = terminal_width(1_000_000)
+
+    def wrap(line: str) -> str:
+        indent = line[: len(line) - len(line.lstrip())] + _GAP
+        return textwrap.fill(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+
+    return "\n".join(wrap(line) if len(line) > width else line for line in text.split("\n"))
+
+
 def fit_columns(rows: Sequence[Sequence[str]], text_columns: Sequence[str] = ()) -> list[str]:
     """Format rows as `align_columns` does or, on a narrower terminal, each row as a paragraph.
 

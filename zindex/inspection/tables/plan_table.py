@@ -15,7 +15,12 @@ from zindex.indexing.store_build import find_index
 from zindex.ingest.length_source import warn_of_duplicates
 from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
-from zindex.inspection.tables.formatting import count_noun, format_nbytes, format_share
+from zindex.inspection.tables.formatting import (
+    count_noun,
+    format_nbytes,
+    format_share,
+    wrap_lines,
+)
 from zindex.io.files import free_nbytes
 from zindex.io.machine import count_cpus
 from zindex.io.objects import place_of
@@ -164,7 +169,7 @@ class PlanReport:
         blends = [line for blend in self.blends for line in ("", *blend.to_lines())]
         table = packing_lines(self.packings) if self.packings else dataset_lines(self.rows)
         lines = [title, "", *table, *blends, "", *self._total_lines()]
-        return "\n".join(lines)
+        return wrap_lines("\n".join(lines))
 
     def _total_lines(self) -> list[str]:
         """Format the legend, the totals, and a warning if the disk is too small."""

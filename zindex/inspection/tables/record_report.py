@@ -1,7 +1,8 @@
 """Format and plot the statistics of a keyed or record store."""
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +19,15 @@ from zindex.inspection.tables.formatting import (
     format_share,
     table_lines,
 )
-from zindex.inspection.tables.length_picture import finish, group_bins, open_figure, save_figure
+from zindex.inspection.tables.length_picture import (
+    draw_histograms,
+    finish,
+    open_figure,
+    save_figure,
+)
+
+if TYPE_CHECKING:
+    from zindex.inspection.answers.batch_choices import BatchChoice
 
 _SHOWN = {"shortest": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "99%": 0.99, "longest": 1.0}
 # Room for this many bars, so that a few are not wide.
@@ -46,6 +55,26 @@ def record_lines(found: RecordStatistics) -> list[str]:
 
 
 _TEXTS = ("unit", "field", "source")
+
+
+def batch_lines(choices: Sequence["BatchChoice"], num_ranks: int) -> list[str]:
+    """Format what batches cost as a table."""
+    cells = [
+        {
+            "max tokens": format_count(item.max_tokens),
+            "batches": format_count(item.num_batches),
+            "samples": f"{item.num_samples:,.1f}",
+            "padding": format_share(item.padding),
+            "fill": format_share(item.fill),
+            "waiting": format_share(item.waiting),
+            "layout": item.layout,
+        }
+        for item in choices
+    ]
+    return [
+        f"batches of {count_noun(num_ranks, 'rank')}:",
+        *table_lines(cells, text_columns=("layout",)),
+    ]
 
 
 def _length_cells(item: FieldLengths) -> dict[str, str]:
@@ -118,12 +147,16 @@ def draw_records(found: RecordStatistics, path: str | os.PathLike[str]) -> None:
 
 def _draw_lengths(axis: Any, found: RecordStatistics) -> None:
     """Plot the distribution of each field's values over its lengths."""
+    from matplotlib import colormaps
+
     filled = [item for item in found.lengths if item.histogram.num_tokens]
-    for item in [item for item in filled if item.unit in ("tokens", "bytes")] or filled:
-        edges, shares = group_bins(item.histogram)
-        axis.stairs(shares, edges, fill=True, alpha=0.35, label=f"{item.name}, {item.unit}")
-    axis.set(xscale="log", xlabel="length", ylabel="share of the field's values")
-    axis.legend(frameon=False, fontsize=8)
+    shown = [item for item in filled if item.unit in ("tokens", "bytes")] or filled
+    colors = colormaps["tab10"]
+    named = [
+        (f"{item.name}, {item.unit}", item.histogram, colors(number % 10))
+        for number, item in enumerate(shown)
+    ]
+    draw_histograms(axis, named, "length", "percent of the field's values")
     finish(axis, "Lengths")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
+from zindex.plan.packing import count_packed
 from zindex.plan.settings import check_whole
 from zindex.streaming.lengths.draws import (
     SourceDraws,
@@ -17,9 +18,9 @@ from zindex.streaming.lengths.draws import (
     epochs_of,
     find_shares,
 )
-from zindex.streaming.lengths.length_histogram import LengthHistogram, count_sequences
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
 from zindex.streaming.sources import StreamSource
+from zindex.text.length_histogram import LengthHistogram
 
 #: Number of epochs after which further repetition adds little.
 MAX_EPOCHS = 4.0
@@ -244,7 +245,7 @@ def _choose_lengths(
     rows = []
     for length in sorted(candidates) or _candidates(mixed):
         kept = mean(LengthHistogram.kept_tokens, length)
-        num_places = count_sequences(mixed, length, _MAX_DOCUMENTS) * length
+        num_places = count_packed(mixed, length, _MAX_DOCUMENTS) * length
         rows.append(
             SequenceLength(
                 sequence_length=int(length),

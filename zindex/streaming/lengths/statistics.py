@@ -15,16 +15,16 @@ from zindex.execution.executor import Executor, Held, SerialExecutor, run_builds
 from zindex.execution.process_executor import choose_executor
 from zindex.io.machine import count_cpus
 from zindex.loading.stream_orders import keyed_order
-from zindex.streaming.lengths.length_histogram import LengthHistogram
 from zindex.streaming.lengths.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.sources import StreamSource, describe
+from zindex.text.length_histogram import LengthHistogram
 
 _TASKS_PER_THREAD = 4
 # Parts of the first round, from which the number of samples per part is estimated.
 _FIRST_PARTS = 4
 _BLOCK = 1 << 16  # lengths that are buffered
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,11 @@ class RustTokenizer(TextTokenizer):
         numbers = [int(number) for number in ids]
         return str(self.tokenizer.decode(numbers, skip_special_tokens=self.skips_special))
 
+    def ids_to_full_text(self, ids: Iterable[int]) -> str:
+        """Decode ids to text with all special tokens."""
+        numbers = [int(number) for number in ids]
+        return str(self.tokenizer.decode(numbers, skip_special_tokens=False))
+
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token, or None."""
         found: int | None = self.tokenizer.token_to_id(token)

@@ -5,6 +5,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -98,6 +99,16 @@ class TextTokenizer(MegatronTokenizer):
     @abstractmethod
     def ids_to_text(self, ids: Iterable[int]) -> str:
         """Decode ids to text."""
+
+    def ids_to_full_text(self, ids: Iterable[int]) -> str:
+        """Decode ids to text with all special tokens, some of which `ids_to_text` may leave out."""
+        names = (*self.special_tokens_map.values(), *self.additional_special_tokens)
+        special = {self.token_to_id(name): name for name in names}
+        runs = groupby(ids, key=lambda number: int(number) in special)
+        return "".join(
+            "".join(special[int(number)] for number in run) if is_special else self.ids_to_text(run)
+            for is_special, run in runs
+        )
 
     @abstractmethod
     def token_to_id(self, token: str) -> int | None:

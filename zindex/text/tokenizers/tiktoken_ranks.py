@@ -156,6 +156,8 @@ class TikTokenTokenizer(TextTokenizer):
         """Decode ids to text, including special tokens."""
         return str(self.encoding.decode([int(number) for number in ids]))
 
+    ids_to_full_text = ids_to_text
+
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token, or None."""
         found = self._special.get(token)

@@ -231,6 +231,11 @@ class WrappedPython(TextTokenizer):
         numbers = [int(number) for number in ids]
         return str(self.tokenizer.decode(numbers, skip_special_tokens=True))
 
+    def ids_to_full_text(self, ids: Iterable[int]) -> str:
+        """Decode ids to text with all special tokens."""
+        numbers = [int(number) for number in ids]
+        return str(self.tokenizer.decode(numbers, skip_special_tokens=False))
+
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token's text, or None."""
         found: int | None = self.tokenizer.get_vocab().get(token)

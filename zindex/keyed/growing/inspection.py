@@ -1,0 +1,167 @@
+"""Describe and verify a growing store."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from zindex.errors import (
+    StoreError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+    VerificationError,
+    ZindexError,
+)
+from zindex.formats.keyed.shards import GROWING_KEY
+from zindex.io import files
+from zindex.io.objects import Place, PlaceLike, place_of
+from zindex.keyed.growing.eviction import read_rounds
+from zindex.keyed.growing.growing_log import LOG_KEY, GrowingLog, is_growing
+from zindex.keyed.growing.history import Home, parse_entry
+from zindex.keyed.growing.homes import file_path, read_file, store_path
+from zindex.keyed.growing.numbered_log import NumberedLog
+from zindex.keyed.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
+from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
+from zindex.store.verify import StoreReport, verify_store
+
+
+def describe_growing(store: PlaceLike) -> tuple[int, dict[str, Any]]:
+    """Return the bytes of a growing store, and its generations, keys and readers by name.
+
+    Raises
+    ------
+    StoreNotFoundError, StoreError, VerificationError
+        If there is no growing store, or its log is damaged.
+    """
+    log = GrowingLog(store)
+    history, live = log.history, log.history.find_live()
+    homes = [home for home in history.homes if live[home.start : home.stop].any()]
+    versions = history.versions[live]
+    facts: dict[str, Any] = {
+        "generation": history.number,
+        "num_records": int(history.rows[live, 1].sum()),
+        "num_generations": int(live.sum()),
+        "num_evicted": int((~live).sum()),
+        "num_files": sum(not home.is_store for home in homes),
+        "num_stores": sum(home.is_store for home in homes),
+        "vocab_size": log.schema.num_ids,
+        "keys": [f"{key.name}: {key.shape} {key.dtype}" for key in log.schema.keys],
+    }
+    if len(versions):
+        facts["policy_versions"] = f"{versions.min():,} to {versions.max():,}"
+    for reader in list_readers(log.root):
+        rounds = NumberedLog(reader_folder(log.root, reader) / "log")
+        size, count = read_rules(log.root, reader).round_size, rounds.find_last(-1) + 1
+        facts[f"reader {reader}"] = f"{count:,} rounds of {size:,} records"
+    return sum(home.nbytes for home in homes), facts
+
+
+def find_all(paths: Iterable[str]) -> tuple[list[Place], list[NamedStore]]:
+    """Return the growing stores and the other stores that paths name, as of `find_stores`.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is neither at a path, nor directly below it.
+    """
+    growing, stores = list[Place](), list[NamedStore]()
+    for path in paths:
+        root = place_of(path)
+        if is_growing(root):
+            growing.append(root)
+            continue
+        below = (root / name for name in sorted(files.list_names(root)))
+        found = [place for place in below if is_growing(place)]
+        with suppress(*[StoreNotFoundError] * bool(found)):
+            stores += find_stores(path)
+        growing += found
+    return growing, stores
+
+
+def verify_growing(
+    store: PlaceLike, *, advance: Callable[[int], None] = lambda num_homes: None
+) -> StoreReport:
+    """Read every byte of a growing store and report what is damaged.
+
+    Parameters
+    ----------
+    store
+        Path or URL of the store.
+    advance
+        Called with the number of files and stores of records that were read since the last call.
+
+    Returns
+    -------
+    report
+        The damaged files, each with its problem. Evicted generations that were removed are notes.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no growing store.
+    """
+    try:
+        log = GrowingLog(store)
+    except (StoreError, VerificationError) as error:
+        if isinstance(error, OSError):  # missing, or not to be read
+            raise
+        report = StoreReport(place_of(store), was_committed=True)
+        is_described = str(report.root / GROWING_KEY) not in str(error)
+        report.add(LOG_KEY if is_described else GROWING_KEY, _shorten(error))
+        return report
+    report = StoreReport(log.root, {"kind": "growing", "fingerprint": log.identity})
+    report.was_committed = True
+    for number in range(1, log.history.number + 1):
+        try:
+            content = log.log.read(number)
+            if content is None:
+                raise VerificationError("is missing")
+            parse_entry(content, str(log.log.path(number)))
+        except StoreUnavailableError:
+            raise
+        except ZindexError as error:
+            report.add(f"{LOG_KEY}/{number}", _shorten(error))
+    live = log.history.find_live()
+    for home in log.history.homes:
+        _verify_home(log, home, bool(live[home.start : home.stop].any()), report)
+        advance(1)
+    for reader in list_readers(log.root):
+        try:
+            read_rules(log.root, reader)
+            list(read_rounds(log.root, reader))
+        except StoreUnavailableError:
+            raise
+        except (ZindexError, TypeError) as error:
+            report.add(f"{ROUNDS_KEY}/{reader}", _shorten(error))
+    return report
+
+
+def _verify_home(log: GrowingLog, home: Home, is_live: bool, report: StoreReport) -> None:
+    """Check the file or the store of some generations."""
+    path = (store_path if home.is_store else file_path)(log.root, home.name)
+    key = str(path)[len(str(log.root)) + 1 :]
+    if not (is_live or files.exists(path) or files.list_names(path)):
+        report.notes.append(f"{key} was evicted and removed")
+        return
+    try:
+        if home.is_store:
+            found = verify_store(path)
+            report.layouts += found.layouts
+            report.nbytes += found.nbytes
+            for damage in found.damages:
+                report.add(f"{key}/{damage.key}", damage.problem)
+            report.invalid += found.invalid
+            if found.fingerprint not in (None, home.digest):
+                report.add(key, "is not the store that was committed")
+            return
+        _, num_records, _, *num_values = log.history.rows[home.start].tolist()
+        read_file(log.root, home, log.schema, num_records, num_values)
+        report.nbytes += home.nbytes
+    except StoreUnavailableError:
+        raise
+    except ZindexError as error:
+        report.add(key, _shorten(error))
+
+
+def _shorten(error: Exception) -> str:
+    """Return an error as the problem of a file."""
+    return " ".join(str(error).split())

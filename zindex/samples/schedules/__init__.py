@@ -1,0 +1,1 @@
+"""Sub-samples of different lengths, assigned to ranks and sent to them."""
