@@ -10,6 +10,7 @@ import pytest
 
 import zindex
 from tests.forked import run_fresh
+from zindex.lazy import lazy_names
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "zindex").rglob("*.py"))
@@ -53,6 +54,14 @@ def test_every_public_name_loads(name: str) -> None:
 def test_no_public_name_is_lost(module: str, names: list[str]) -> None:
     found = import_module(module)
     assert not [name for name in names if not hasattr(found, name)]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "zindex").rglob("__init__.py")), ids=str)
+def test_no_lazy_name_is_that_of_a_module(file: Path) -> None:
+    """Importing the module would replace the value in its package."""
+    if "lazy_names(" in file.read_text():
+        names = {*lazy_names("package", str(file))[2]}
+        assert not names & {path.stem for path in file.parent.iterdir()}
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from zindex.reporting.report import report as report
     from zindex.store.open import open_store as open_store
     from zindex.store.verify import verify_store as verify_store
-    from zindex.streaming.stream_loader import stream_loader as stream_loader
+    from zindex.streaming.loader import stream_loader as stream_loader
 
 __version__ = VERSION
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

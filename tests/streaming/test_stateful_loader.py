@@ -13,7 +13,7 @@ from tests.streaming.test_packed_stream import make as make_packed
 from tests.streaming.test_packed_stream import values, write_files
 from zindex.errors import StateMismatchError
 from zindex.streaming import MergedDataset, merge_states, mixed_collate
-from zindex.streaming.stream_loader import stream_loader
+from zindex.streaming.loader import stream_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

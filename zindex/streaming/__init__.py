@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     )
     from zindex.streaming.lengths.sample_length import TextLength as TextLength
     from zindex.streaming.lengths.statistics import count_lengths as count_lengths
+    from zindex.streaming.loader import StreamLoader as StreamLoader
+    from zindex.streaming.loader import stream_loader as stream_loader
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
-    from zindex.streaming.stream_loader import StreamLoader as StreamLoader
-    from zindex.streaming.stream_loader import stream_loader as stream_loader
     from zindex.streaming.zarr_text import ZarrText as ZarrText
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
