@@ -227,9 +227,12 @@ class TestOpening:
         with open(prefix + ".idx", "r+b") as stream:
             stream.seek(34)
             stream.write(struct.pack("<i", 4))
-        for fast in (False, True):
-            with pytest.raises(SourceError, match=r"sequence_pointers\[1\] of \S+ is 6;"):
-                IndexedDataset(prefix, fast_cache_load=fast, sequences_per_dataset=(5, 6))
+        wrong = r"sequence_pointers\[1\] of \S+ is 6;"
+        with pytest.raises(SourceError, match=wrong):
+            IndexedDataset(prefix, fast_cache_load=False, sequences_per_dataset=(5, 6))
+        fast = IndexedDataset(prefix, fast_cache_load=True, sequences_per_dataset=(5, 6))
+        with pytest.raises(SourceError, match=wrong):  # opened by its first use
+            fast[0]
 
     def test_exists(self, prefix: str) -> None:
         assert IndexedDataset.exists(prefix)
