@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from zindex.arrays import Int64Array
+from zindex.kernels._jit import interpret
 from zindex.kernels.lane_picks import LAG_BITS, count_picks, halve_picks
 
 _ONE = 1 << LAG_BITS
@@ -15,8 +16,8 @@ def pick_all(
     ratios: list[int], num_lanes: int, num_steps: int, num_ahead: int = 0, *, compiled: bool = True
 ) -> tuple[Int64Array, int]:
     """Return the picks of all lanes, shape (lanes, steps), and how many were forced."""
-    count: Any = count_picks if compiled else count_picks.py_func
-    halve: Any = halve_picks if compiled else halve_picks.py_func
+    count: Any = count_picks if compiled else interpret(count_picks)
+    halve: Any = halve_picks if compiled else interpret(halve_picks)
     shares = [ratio * _ONE // sum(ratios) for ratio in ratios]
     shares[0] += _ONE - sum(shares)
     divided = np.array([divmod(share * num_lanes, _ONE) for share in shares], np.int64)

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from importlib import import_module
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
 # Always acquired before numba's own lock.
@@ -195,6 +195,17 @@ def is_compiled(kernel: Callable[..., Any]) -> bool:
 
     pattern = f"{_cache_folders.name_kernel(kernel)}-*"
     return is_loaded(kernel) or any(any(path.glob(pattern)) for path in _cache_folders.folders())
+
+
+@lru_cache
+def interpret(kernel: Callable[P, R]) -> Callable[P, R]:
+    """Return the Python original of a kernel, which calls those of other kernels."""
+    function = getattr(kernel, "py_func", kernel)
+    names = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        if hasattr(names.get(name), "py_func"):
+            names[name] = interpret(names[name])
+    return cast("Callable[P, R]", FunctionType(function.__code__, names, function.__name__))
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zindex.arrays import Float64Array, Int64Array
+from zindex.arrays import BoolArray, Float64Array, Int64Array
 from zindex.kernels._jit import jit
 
 #: Shares and lags are in 2**-55 of a sample.
@@ -13,6 +13,12 @@ _NEVER = (1 << 63) - 1
 _SOURCE_BITS, _KEY_BITS = 20, 24
 _LAG_SHIFT = LAG_BITS - _KEY_BITS
 _MAX_LATER = (1 << 19) - 1
+# An entry is the picks of one source in one step. Its columns: the picks of the source up to it, of
+# these and of its own those of the first half, and the entries of the source before and after it.
+_TOTAL, _FIRST, _GIVEN, _PREVIOUS, _FOLLOWING = range(5)
+# Nodes of paths are entries, and steps, numbered after them. Their columns: the last search that
+# found a node, and the node before it. The third one is the queue.
+_FOUND, _PARENT, _QUEUE = range(3)
 
 
 @jit
@@ -143,162 +149,234 @@ def halve_picks(
     1982). Then a lane's picks of a source are those of all lanes divided by their number, rounded
     up or down. Cost: O(steps * columns) if few picks change halves.
     """
-    seen, taken = counts
     num_rows, width = sources.shape
-    num_sources = len(rates)
-    first = size // 2
-    num_forced = 0
-    most = rates.max()
-    num_entries = num_rows * width
-    totals = np.empty(num_entries, np.int64)
-    firsts = np.empty(num_entries, np.int64)
-    given = np.empty(num_entries, np.int64)
-    following = np.empty(num_entries, np.int64)
-    previous = np.empty(num_entries, np.int64)
-    last_entry = np.empty(num_sources, np.int64)
-    parents = np.empty(num_entries + num_rows, np.int64)
-    queue = np.empty(num_entries + num_rows, np.int64)
-    found = np.zeros(num_entries + num_rows, np.int64)
-    search = 0
-    last_entry[:] = -1
+    entries = np.empty((num_rows * width, 5), np.int64)
+    nodes = np.zeros((len(entries) + num_rows, 3), np.int64)
+    last_entry = np.full(len(rates), -1)
+    is_loose = rates >= rates.max() / 4
+    num_forced = search = 0
     for row in range(num_rows):
-        left = first
-        num_free = 0
-        for place in range(lengths[row]):
-            source, number = sources[row, place], numbers[row, place]
-            entry = row * width + place
-            before = last_entry[source]
-            if before >= 0:
-                total, part = totals[before], firsts[before]
-                following[before] = entry
-            else:
-                total, part = seen[source], taken[source]
-            previous[entry], following[entry] = before, -1
-            last_entry[source] = entry
-            total += number
-            low = total * first // size
-            high = low + (1 if low * size < total * first else 0)
-            least = min(max(low - part, 0), number)
-            given[entry] = least
-            left -= least
-            totals[entry] = total
-            firsts[entry] = part + least
-            num_free += 1 if part + least < high and least < number else 0
-        for place in range(lengths[row]):
-            if left <= 0:
-                break
-            entry = row * width + place
-            number, total, part = numbers[row, place], totals[entry], firsts[entry]
-            if given[entry] < number and part * size < total * first:
-                given[entry] += 1
-                firsts[entry] += 1
-                left -= 1
+        left = _round_step(size, row, counts, sources, numbers, lengths, entries, last_entry)
         while left != 0:
-            # Move a sample out of the first half if there are too many, otherwise into it.
-            step = 1 if left < 0 else -1
-            left += step
+            # Move a pick out of the first half if there are too many, otherwise into it.
+            change = -1 if left < 0 else 1
+            left -= change
             end = -1
-            for is_wide in range(2):
-                if end >= 0:
-                    break
-                if is_wide and row >= num_firm:
-                    break
-                search += 1
-                queue[0] = num_entries + row
-                found[num_entries + row] = search
-                head, tail = 0, 1
-                while head < tail and end < 0:
-                    node = queue[head]
-                    head += 1
-                    if node >= num_entries:
-                        other = node - num_entries
-                        for place in range(lengths[other]):
-                            entry = other * width + place
-                            changed = given[entry] - step
-                            if 0 <= changed <= numbers[other, place] and found[entry] < search:
-                                found[entry], parents[entry] = search, node
-                                queue[tail] = entry
-                                tail += 1
-                        continue
-                    for entry, side in ((node, -step), (previous[node], step)):
-                        # Change the count of the first half after an entry.
-                        if entry < 0 or (side == step and found[entry] == search):
-                            continue
-                        total, changed = totals[entry], firsts[entry] + side
-                        low = total * first // size
-                        high = low + (1 if low * size < total * first else 0)
-                        if is_wide:
-                            which = sources[entry // width, entry % width]
-                            if rates[which] >= most / 4:
-                                low -= 1
-                                high += 1
-                        if (side > 0 and changed > high) or (side < 0 and changed < low):
-                            continue
-                        if side == step:
-                            found[entry], parents[entry] = search, node
-                            queue[tail] = entry
-                            tail += 1
-                        elif following[node] < 0:
-                            end = node
-                        elif found[following[node]] < search:
-                            found[following[node]], parents[following[node]] = search, node
-                            queue[tail] = following[node]
-                            tail += 1
-                    other = node // width
-                    changed = given[node] + step
-                    if (
-                        0 <= changed <= numbers[other, node - other * width]
-                        and found[num_entries + other] < search
-                    ):
-                        found[num_entries + other] = search
-                        parents[num_entries + other] = node
-                        queue[tail] = num_entries + other
-                        tail += 1
-            if end < 0 and row >= num_firm:
+            for is_wide in range(2 if row < num_firm else 1):
+                if end < 0:
+                    search += 1
+                    end = _find_path(
+                        size,
+                        row,
+                        change,
+                        search,
+                        is_wide,
+                        is_loose,
+                        sources,
+                        numbers,
+                        lengths,
+                        entries,
+                        nodes,
+                    )
+            if end >= 0:
+                _move_pick(row, end, change, entries, nodes)
+            elif row < num_firm:
+                _force_pick(row, change, rates, sources, numbers, lengths, entries)
+                num_forced += 1
+            else:
                 num_rows = row  # too far ahead to matter
                 break
-            if end < 0:
-                num_forced += 1
-                rate = -1.0
-                for place in range(lengths[row]):
-                    entry, source = row * width + place, sources[row, place]
-                    is_open = 0 <= given[entry] - step <= numbers[row, place]
-                    if is_open and rates[source] > rate:
-                        rate, end = rates[source], entry
-                given[end] -= step
-                firsts[end] -= step
-                continue
-            firsts[end] -= step
-            node = end
-            while node != num_entries + row:
-                parent = parents[node]
-                if node >= num_entries:
-                    given[parent] += step
-                elif parent >= num_entries:
-                    given[node] -= step
-                elif parent == previous[node]:
-                    firsts[parent] -= step
-                else:
-                    firsts[node] += step
-                node = parent
         if num_rows == row:
             break
-    for source in range(num_sources):
+    _store_counts(size, num_steps * width, counts, entries, last_entry)
+    _keep_half(num_rows, is_second, sources, numbers, lengths, entries)
+    return num_rows, num_forced
+
+
+@jit
+def _round_step(
+    size: int,
+    row: int,
+    counts: tuple[Int64Array, Int64Array],
+    sources: Int64Array,
+    numbers: Int64Array,
+    lengths: Int64Array,
+    entries: Int64Array,
+    last_entry: Int64Array,
+) -> int:
+    """Round the picks of the first half in a step; return how many more it needs."""
+    seen, taken = counts
+    start, first = row * numbers.shape[1], size // 2
+    left = first
+    for place in range(lengths[row]):
+        source, number = sources[row, place], numbers[row, place]
+        entry, before = start + place, last_entry[source]
+        if before >= 0:
+            total, part = entries[before, _TOTAL], entries[before, _FIRST]
+            entries[before, _FOLLOWING] = entry
+        else:
+            total, part = seen[source], taken[source]
+        entries[entry, _PREVIOUS], entries[entry, _FOLLOWING] = before, -1
+        last_entry[source] = entry
+        total += number
+        least = min(max(total * first // size - part, 0), number)
+        entries[entry, _TOTAL], entries[entry, _FIRST] = total, part + least
+        entries[entry, _GIVEN] = least
+        left -= least
+    for place in range(lengths[row]):
+        if left <= 0:
+            break
+        entry = start + place
+        is_below = entries[entry, _FIRST] * size < entries[entry, _TOTAL] * first
+        if is_below and entries[entry, _GIVEN] < numbers[row, place]:
+            entries[entry, _GIVEN] += 1
+            entries[entry, _FIRST] += 1
+            left -= 1
+    return int(left)
+
+
+@jit
+def _find_path(
+    size: int,
+    row: int,
+    change: int,
+    search: int,
+    is_wide: int,
+    is_loose: BoolArray,
+    sources: Int64Array,
+    numbers: Int64Array,
+    lengths: Int64Array,
+    entries: Int64Array,
+    nodes: Int64Array,
+) -> int:
+    """Return the last entry of the shortest path along which a step can get a change, or -1."""
+    num_entries, width = len(entries), numbers.shape[1]
+    nodes[0, _QUEUE], nodes[num_entries + row, _FOUND] = num_entries + row, search
+    head, tail = 0, 1
+    while head < tail:
+        node = nodes[head, _QUEUE]
+        head += 1
+        if node >= num_entries:
+            other = node - num_entries
+            for place in range(lengths[other]):
+                entry = other * width + place
+                if 0 <= entries[entry, _GIVEN] + change <= numbers[other, place]:
+                    tail = _add_node(entry, node, search, tail, nodes)
+            continue
+        other = node // width
+        place = node - other * width
+        slack = 1 if is_wide and is_loose[sources[other, place]] else 0
+        # Change the count of the first half up to an entry.
+        before, after = entries[node, _PREVIOUS], entries[node, _FOLLOWING]
+        if _can_change(size, change, slack, entries[node, _TOTAL], entries[node, _FIRST]):
+            if after < 0:
+                return int(node)
+            tail = _add_node(after, node, search, tail, nodes)
+        if before >= 0 and _can_change(
+            size, -change, slack, entries[before, _TOTAL], entries[before, _FIRST]
+        ):
+            tail = _add_node(before, node, search, tail, nodes)
+        if 0 <= entries[node, _GIVEN] - change <= numbers[other, place]:
+            tail = _add_node(num_entries + other, node, search, tail, nodes)
+    return -1
+
+
+@jit
+def _add_node(node: int, parent: int, search: int, tail: int, nodes: Int64Array) -> int:
+    """Append a node to the queue unless it has been found; return the queue's end."""
+    if nodes[node, _FOUND] == search:
+        return tail
+    nodes[node, _FOUND], nodes[node, _PARENT], nodes[tail, _QUEUE] = search, parent, node
+    return tail + 1
+
+
+@jit
+def _can_change(size: int, change: int, slack: int, total: int, part: int) -> bool:
+    """Return whether the first half may have a changed part of some picks."""
+    exact, changed = total * (size // 2), part + change
+    low = exact // size
+    if change < 0:
+        return changed >= low - slack
+    return changed <= low + (1 if low * size < exact else 0) + slack
+
+
+@jit
+def _move_pick(row: int, end: int, change: int, entries: Int64Array, nodes: Int64Array) -> None:
+    """Apply a change to a step along the path that ends with an entry."""
+    num_entries = len(entries)
+    entries[end, _FIRST] += change
+    node = end
+    while node != num_entries + row:
+        parent = nodes[node, _PARENT]
+        if node >= num_entries:
+            entries[parent, _GIVEN] -= change
+        elif parent >= num_entries:
+            entries[node, _GIVEN] += change
+        elif parent == entries[node, _PREVIOUS]:
+            entries[parent, _FIRST] += change
+        else:
+            entries[node, _FIRST] -= change
+        node = parent
+
+
+@jit
+def _force_pick(
+    row: int,
+    change: int,
+    rates: Float64Array,
+    sources: Int64Array,
+    numbers: Int64Array,
+    lengths: Int64Array,
+    entries: Int64Array,
+) -> None:
+    """Apply a change to a step alone, to the source of the highest rate that allows it."""
+    rate, end = -1.0, -1
+    for place in range(lengths[row]):
+        entry, source = row * numbers.shape[1] + place, sources[row, place]
+        is_open = 0 <= entries[entry, _GIVEN] + change <= numbers[row, place]
+        if is_open and rates[source] > rate:
+            rate, end = rates[source], entry
+    entries[end, _GIVEN] += change
+    entries[end, _FIRST] += change
+
+
+@jit
+def _store_counts(
+    size: int,
+    stop: int,
+    counts: tuple[Int64Array, Int64Array],
+    entries: Int64Array,
+    last_entry: Int64Array,
+) -> None:
+    """Store the counts after the entries below `stop`."""
+    seen, taken = counts
+    for source in range(len(seen)):
         entry = last_entry[source]
-        while entry >= num_steps * width:
-            entry = previous[entry]
+        while entry >= stop:
+            entry = entries[entry, _PREVIOUS]
         if entry >= 0:
-            whole_turns = totals[entry] // size
-            seen[source] = totals[entry] - whole_turns * size
-            taken[source] = firsts[entry] - whole_turns * first
+            whole_turns = entries[entry, _TOTAL] // size
+            seen[source] = entries[entry, _TOTAL] - whole_turns * size
+            taken[source] = entries[entry, _FIRST] - whole_turns * (size // 2)
+
+
+@jit
+def _keep_half(
+    num_rows: int,
+    is_second: bool,
+    sources: Int64Array,
+    numbers: Int64Array,
+    lengths: Int64Array,
+    entries: Int64Array,
+) -> None:
+    """Replace the picks of each step by those of one half."""
     for row in range(num_rows):
         kept = 0
         for place in range(lengths[row]):
-            number = given[row * width + place]
+            number = entries[row * sources.shape[1] + place, _GIVEN]
             if is_second:
                 number = numbers[row, place] - number
             if number > 0:
                 sources[row, kept], numbers[row, kept] = sources[row, place], number
                 kept += 1
         lengths[row] = kept
-    return num_rows, num_forced

@@ -9,7 +9,7 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, StateMismatchError
 from zindex.kernels import lane_picks
-from zindex.kernels._jit import is_loaded
+from zindex.kernels._jit import interpret, is_loaded
 from zindex.store.commit import fingerprint
 
 #: Picks between checkpoints, at most which are repeated on resuming.
@@ -154,7 +154,7 @@ class LanePicks:
         count: Any = lane_picks.count_picks
         halve: Any = lane_picks.halve_picks
         if self._is_small and num_firm <= BLOCK_PICKS and not is_loaded(halve):
-            count, halve = count.py_func, halve.py_func  # faster than loading them
+            count, halve = interpret(count), interpret(halve)  # faster than loading them
         lags, seen, taken = state = tuple(numbers.copy() for numbers in self._state)
         whole, parts = self._shares
         num_rows = num_firm + (self._num_considered(num_firm) if len(seen) else 0)

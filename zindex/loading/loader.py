@@ -6,8 +6,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, get_args
 
-import torch
-
 from zindex.config import RunConfig
 from zindex.datasets.run_datasets import open_run
 from zindex.errors import ConfigError, check_choice
@@ -16,7 +14,7 @@ from zindex.loading.data_parallel import find_place
 from zindex.loading.edited_runs import LoadedRun, count_edits
 from zindex.loading.hf_format import HFDataset, check_hf
 from zindex.loading.order import SampleOrder
-from zindex.loading.reading import BatchReader, WorkerPool, read_ahead
+from zindex.loading.reading import BatchReader, WorkerPool, choose_pinning, read_ahead
 from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, count_samples
 from zindex.loading.state import dataset_fingerprint
 from zindex.loading.token_batches import TokenBatchPlan, TokenOrder, sizes_of
@@ -90,7 +88,7 @@ class Loader:
         self.num_workers = num_workers
         is_ours = isinstance(getattr(dataset, "fingerprint", None), str)
         self.prefetch = _choose_prefetch(prefetch, num_workers, is_ours=is_ours)
-        self.pin_memory = _choose_pinning(pin_memory)
+        self.pin_memory = choose_pinning(pin_memory)
         if multiprocessing_context is not None and not num_workers:
             raise ConfigError(
                 "multiprocessing_context must come with num_workers > 0, got "
@@ -474,13 +472,3 @@ def _choose_prefetch(prefetch: int | None, num_workers: int, *, is_ours: bool) -
     if prefetch is not None:
         return check_whole("prefetch", prefetch, 0)
     return _WORKER_AHEAD * num_workers or (_THREADS_AHEAD if is_ours else 0)
-
-
-def _choose_pinning(pin_memory: bool | None) -> bool:
-    """Return whether to copy batches to page-locked memory."""
-    has_cuda = torch.cuda.is_available()
-    if pin_memory and not has_cuda:
-        raise ConfigError(
-            "pin_memory=True needs CUDA, which torch does not find here; leave it out"
-        )
-    return has_cuda if pin_memory is None else pin_memory

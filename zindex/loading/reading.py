@@ -246,3 +246,13 @@ def _begin_worker(_: int) -> None:
 def _keep(batch: Any) -> Any:
     """Return a batch unchanged."""
     return batch
+
+
+def choose_pinning(pin_memory: bool | None) -> bool:
+    """Return whether to copy batches to page-locked memory."""
+    has_cuda = torch.cuda.is_available()
+    if pin_memory and not has_cuda:
+        raise ConfigError(
+            "pin_memory=True needs CUDA, which torch does not find here; leave it out"
+        )
+    return has_cuda if pin_memory is None else pin_memory

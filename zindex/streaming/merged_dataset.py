@@ -377,16 +377,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             If it is infinite, or not known: with a ``customized_yield_fn``, ``stop_on_first``,
             ``max_epochs``, a percent that ends with 0, or process functions.
         """
-        if not mixture_checks.is_countable(self):
-            raise TypeError(
-                "infinite streams, outputs of functions, and mixtures that do not read all their "
-                "datasets once have no known length"
-            )
-        _, num_ranks = self.place
-        counts = [source.count_samples(num_ranks) for source in self.sources(read=True)]
-        if None in counts:
-            raise TypeError("a process function, or a file read in order, has no known length")
-        return sum(count for count in counts if count is not None)
+        return mixture_checks.count_samples(self)
 
     def check_length(self, required_samples: int) -> list[Any]:
         """Return how many samples each dataset has, and how many a run requires.

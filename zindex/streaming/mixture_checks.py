@@ -79,3 +79,17 @@ def choose_order(setting: str, given: bool | str, mode: str) -> str:
     """Return the order that a setting selects."""
     check_choice(setting, given, (True, False, mode))
     return mode if given == mode else "keyed" if given else "none"
+
+
+def count_samples(mixture: Any) -> int:
+    """Return the samples of one iteration of a rank; see ``MergedDataset.__len__``."""
+    if not is_countable(mixture):
+        raise TypeError(
+            "infinite streams, outputs of functions, and mixtures that do not read all their "
+            "datasets once have no known length"
+        )
+    _, num_ranks = mixture.place
+    counts = [source.count_samples(num_ranks) for source in mixture.sources(read=True)]
+    if None in counts:
+        raise TypeError("a process function, or a file read in order, has no known length")
+    return sum(count for count in counts if count is not None)
