@@ -48,6 +48,7 @@ class Same(Speaker):
     """The speaker for both sides, with an identity."""
 
     unique_identifiers = {"class": "Speaker"}  # noqa: RUF012
+    force_eod = True  # for Megatron's 0.15
 
 
 def their_config(config: Any) -> Any:
