@@ -213,7 +213,7 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="got 2 that are longer, up to 22 tokens; raise max_tokens"):
         keyed_loader(pairs, TokenBudget(19))
     with pytest.raises(ConfigError, match="need windows or records of zindex, got BaseDataset"):
-        PackedDataset(BaseDataset(pairs.train_type))
+        PackedDataset(BaseDataset(pairs.schema))
     with pytest.raises(
         ConfigError, match="multiple_of must be a whole number of at least 1, got 0"
     ):

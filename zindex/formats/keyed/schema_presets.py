@@ -163,4 +163,5 @@ def find_token_keys(spec: Mapping[str, Any]) -> frozenset[str]:
         If the description has an invalid schema.
     """
     declared = find_declared(spec)
-    return TOKEN_KEYS if declared is None or declared.name in PRESETS else declared.token_keys
+    is_preset = declared is None or declared is PRESETS.get(declared.name)
+    return TOKEN_KEYS if declared is None or is_preset else declared.token_keys

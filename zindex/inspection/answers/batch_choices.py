@@ -106,8 +106,8 @@ def _open(store_url: PlaceLike, max_tokens: int) -> BaseDataset:
                 f"got {', '.join(store.keys)}; leave out max_tokens (--max-tokens)"
             )
         schema = max(known, key=lambda item: len(item.keys))
-    has_windows = "windows" in schema.modes
-    whole: Any = {"documents": "respect", "tail": "exact"} if has_windows else {}
+    is_whole = "records" in schema.modes
+    whole: Any = {} if is_whole else {"documents": "respect", "tail": "exact"}
     return DatasetFactory.create(schema, max_tokens, **whole).open(store)
 
 
