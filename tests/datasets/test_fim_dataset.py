@@ -11,6 +11,7 @@ import torch
 import zindex
 from tests.conftest import FakeTokenizer
 from tests.datasets.configs import build_datasets, plain_config
+from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.datasets.fim_dataset import GPTFIMDataset, GPTFIMDatasetConfig, replay_draws
 from zindex.datasets.gpt_dataset import GPTDataset
 from zindex.datasets.utils import Split
@@ -260,6 +261,22 @@ def test_a_blend_by_the_builder(write_corpus: Any) -> None:
         assert_same(item, expected)
     assert isinstance(train.datasets[0], GPTFIMDataset)
     assert train.datasets[0].eod_tok_id == E
+
+
+def test_loader_workers_read_a_blend_of_different_configurations(write_corpus: Any) -> None:
+    """Members are read one by one, and workers send the text of each item, not its tensors."""
+    datasets = [
+        open_dataset(write(write_corpus, f"c{i}", seed=i), eod_mask_loss=True, fim_rate=rate)
+        for i, rate in enumerate([0.3, 0.9])
+    ]
+    blend = BlendedDataset(datasets, [1, 1], 8, datasets[0].config)
+    loader = torch.utils.data.DataLoader(
+        blend, batch_size=4, num_workers=1, multiprocessing_context="fork"
+    )
+    for start, batch in zip((0, 4), loader, strict=True):
+        items = [blend[position] for position in range(start, start + 4)]
+        assert batch.pop("dataset_id").tolist() == [item.pop("dataset_id") for item in items]
+        assert_same(batch, {name: torch.stack([i[name] for i in items]) for name in items[0]})
 
 
 def test_methods_of_a_subclass_are_called(write_corpus: Any) -> None:

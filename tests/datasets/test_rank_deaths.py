@@ -6,10 +6,10 @@ Each rank is a separate process, as under torchrun.
 import json
 import os
 import random
-import select
 import signal
 import time
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,11 @@ def test_the_rank_that_took_over_is_killed_too(
 ) -> None:
     draw = random.Random(number)
     wanted = expected(run_config, tmp_path)
-    start(ranks, "agent", 4, tmp_path, config=run_config, task_seconds=0.2, timed=True)
-    time.sleep(draw.uniform(0, 1))
+    start(ranks, "agent", 4, tmp_path, config=run_config, task_seconds=0.4, timed=True)
+    time.sleep(draw.uniform(0, 0.6))
     os.kill(ranks.processes[0].pid, signal.SIGKILL)
     streams = {process.stdout: process for process in ranks.processes[1:]}
-    first = select.select(streams, [], [], LIMIT)[0]
+    first: list[Any] = wait(list(streams), LIMIT)
     lines = {streams[stream]: json.loads(stream.readline()) for stream in first}
     [builder] = [facts["rank"] for facts in lines.values() if "took_over" in facts]
     with suppress(ProcessLookupError):  # it has ended
