@@ -69,6 +69,8 @@ def test_unmodified_script_trains_to_the_same_losses(data_path: list[str], tmp_p
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [name for name in ALIASES if name.startswith("megatron.core.")])
 def test_no_name_of_megatron_core_is_missing(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip("this version of Megatron Core has no such module")
     theirs = importlib.import_module(name)
     ours = importlib.import_module(ALIASES[name])
     missing = sorted(own_names(theirs) - set(dir(ours)))
@@ -156,7 +158,7 @@ def test_too_late_is_said() -> None:
     ("settings", "message"),
     [
         ({"order": "random"}, "order must be one of megatron, scalable, got 'random'"),
-        ({"seed": 1}, "must be one of order, store, shuffle, .*, sft_rules, got 'seed'"),
+        ({"seed": 1}, "must be one of order, store, shuffle, .*, fim_draws, got 'seed'"),
     ],
 )
 def test_unknown_defaults_are_refused_and_change_nothing(

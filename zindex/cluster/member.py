@@ -5,6 +5,7 @@ The node supervisor starts it, sends its settings as one line of JSON, and ends 
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -115,6 +116,8 @@ def main() -> None:
         with suppress(OSError):
             os.sched_setaffinity(0, settings["cpus"])
     dask.config.set(dask_settings() | {"temporary-directory": settings["scratch"]})
+    # It logs a traceback for a message to a peer that has ended.
+    logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     role = {"scheduler": run_scheduler, "worker": run_worker}[sys.argv[1]]
     # A worker retires only after it has started, through the scheduler, which the supervisor ends.
     signal.signal(signal.SIGTERM, signal.SIG_DFL if sys.argv[1] == "worker" else signal.SIG_IGN)

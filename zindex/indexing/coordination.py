@@ -108,12 +108,15 @@ async def write_heartbeats(
     takeover
         Seconds without a heartbeat after which another rank takes over.
     """
-    interval = min(takeover / 6, LOCAL_INTERVAL)
+    clock = asyncio.get_running_loop().time
+    last = clock()
     while True:
-        await asyncio.sleep(interval)
-        roots = sorted(building())[:NUM_WATCHED]
+        await asyncio.sleep(min(takeover / 6, LOCAL_INTERVAL))
+        roots, now = sorted(building())[:NUM_WATCHED], clock()
         is_local = all(isinstance(root, Path) for root in roots)
-        interval = min(takeover / 6, LOCAL_INTERVAL if is_local else HEARTBEAT_INTERVAL)
+        if not is_local and now - last < min(takeover / 6, HEARTBEAT_INTERVAL):
+            continue
+        last = now
         for root in roots:
             with suppress(StoreUnavailableError):
                 await asyncio.to_thread(write_heartbeat, root)

@@ -97,7 +97,7 @@ def plan_evenly(lengths: Int64Array, rules: PackRules, linear: int | None = None
     Examples
     --------
     >>> plan_evenly(np.array([7, 1, 1, 5, 4, 3]), PackRules(limit=12, num_ranks=2))
-    [[3, 4], [0, 1, 2, 5]]
+    [[0, 5], [1, 2, 3, 4]]
     """
     size, num_ranks = len(lengths), rules.num_ranks
     if size < rules.multiple:
