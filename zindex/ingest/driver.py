@@ -5,7 +5,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -180,25 +179,11 @@ async def write_store(
     receipts = [result.receipt for result in results]
     made = dict(facts or {})
     if sources:
-        named = [_name_source(url, plan.root) for url in sources[:_MAX_SOURCES]]
+        # No local folder: the bytes of a store do not depend on where it was made.
+        named = [url if "://" in url else os.path.basename(url) for url in sources[:_MAX_SOURCES]]
         made |= {SOURCES: named, "num_sources": len(sources)}
     await asyncio.to_thread(commit_store, plan, receipts, made)
     return open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)
-
-
-def _name_source(url: str, root: Place) -> str:
-    """Return the path of a source from the folder of its store, which may move with it."""
-    if "://" in url:
-        return url
-    path = os.path.abspath(url)
-    return os.path.relpath(path, root.absolute().parent) if isinstance(root, Path) else path
-
-
-def find_source(name: str, root: Place) -> str:
-    """Return the path or address of a source that a store names."""
-    if "://" in name or not isinstance(root, Path):
-        return name
-    return os.path.normpath(root.absolute().parent / name)
 
 
 @dataclass(frozen=True, slots=True)

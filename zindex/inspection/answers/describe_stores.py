@@ -9,7 +9,7 @@ from zindex import schema
 from zindex.arrays import AnyArray
 from zindex.formats.keyed.schema_presets import TOKEN_KEYS
 from zindex.ingest.corpora.pairs import open_pair
-from zindex.ingest.driver import SOURCES, find_source
+from zindex.ingest.driver import SOURCES
 from zindex.io import files
 from zindex.io.objects import place_of
 from zindex.store.commit import COMMON_ATTRIBUTES, read_plan, read_status
@@ -159,8 +159,7 @@ def _find_sources(store: Store) -> tuple[list[str], int | None]:
         count = len(reader.url_bounds) - 1
         return [reader.name_url(number) for number in range(min(count, _MAX_SOURCES))], count
     if SOURCES in store.attributes:
-        sources = [find_source(name, store.root) for name in store.attributes[SOURCES]]
-        return sources, store.attributes.get("num_sources")
+        return list(store.attributes[SOURCES]), store.attributes.get("num_sources")
     named = read_names(store.root.parent).get(store.root.name)
     return ([], None) if named is None else (list(named.corpora), len(named.corpora))
 
