@@ -11,7 +11,7 @@ from zindex.errors import ConfigError, MissingKeyError, NotLoadedError, SourceEr
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.columns import Column, read_columns
 from zindex.keyed.file_values import CopySpans
-from zindex.store.record_reader import RecordReader
+from zindex.store.record_reader import FieldReader
 
 Keys = list[str] | tuple[str, ...]
 
@@ -37,7 +37,7 @@ class KeyedStore:
         self._columns: dict[str, Column] | None = None
         self._is_strict = True
         # Reads texts, bytes and JSON values, which no column has.
-        self._texts: RecordReader | None = None
+        self._texts: FieldReader | None = None
         self.path: Place | None = None
         self.fingerprint = ""
         #: Number of ids of the vocabulary of its tokens; None if the store does not know it.
@@ -92,7 +92,7 @@ class KeyedStore:
 
     @property
     def text_keys(self) -> list[str]:
-        """Sorted names of texts, bytes and JSON values, which only Zarr stores have."""
+        """Sorted names of texts, bytes and JSON values, which h5 and bin files do not have."""
         return [] if self._texts is None else sorted(self._texts.fields)
 
     @property

@@ -26,7 +26,7 @@ from zindex.store.rows import RowReader, Spans, read_many
 _NONE, _NUMBERS = int(Form.NONE), int(Form.NUMBERS)
 
 
-class _Column(NamedTuple):
+class FieldColumn(NamedTuple):
     """The readers of one field."""
 
     name: str
@@ -37,7 +37,67 @@ class _Column(NamedTuple):
     empty: AnyArray
 
 
-class RecordReader:
+class FieldReader:
+    """Fields of records, wherever their arrays are.
+
+    Parameters
+    ----------
+    columns
+        The readers of each field.
+    num_records
+        Records that all of them have.
+    """
+
+    def __init__(self, columns: Sequence[FieldColumn], num_records: int) -> None:
+        self._columns, self.num_records = columns, num_records
+        self.fields = tuple(column.name for column in columns)
+
+    def __len__(self) -> int:
+        return self.num_records
+
+    def read_many(
+        self, records: Sequence[int] | Int64Array, names: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return several records in two rounds: first the offsets, then the values.
+
+        Parameters
+        ----------
+        records
+            Their numbers in the store.
+        names
+            Fields to return; None returns all.
+        """
+        rows = np.asarray(records, np.int64).reshape(-1)
+        columns = self._columns
+        if names is not None:
+            columns = [column for column in columns if column.name in names]
+        first: list[Spans] = []
+        for column in columns:
+            first.append(Spans(column.offsets, rows, rows + 2))
+            if column.forms is not None:
+                first.append(Spans(column.forms, rows, rows + 1))
+        answers = iter(read_many(first))
+        second: list[Spans] = []
+        forms: list[list[int]] = []
+        for column in columns:
+            bounds = next(answers).reshape(-1, 2)
+            second.append(Spans(column.values, bounds[:, 0].copy(), bounds[:, 1].copy()))
+            given = next(answers).tolist() if column.forms is not None else None
+            forms.append(given or [column.form] * len(rows))
+        found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+        answers = iter(read_many(second))
+        for column, spans, given in zip(columns, second, forms, strict=True):
+            parts = _cut(next(answers), spans)
+            for record, form, part in zip(found, given, parts, strict=True):
+                if form == _NUMBERS:
+                    # A view would keep the values of all records alive.
+                    record[column.name] = np.array(part)
+                elif form != _NONE:
+                    record[column.name] = decode_value(form, part.tobytes())
+        return found
+
+
+class RecordReader(FieldReader):
     """The records of a store, or the fields of a corpus's documents, read lazily.
 
     Parameters
@@ -56,7 +116,6 @@ class RecordReader:
     def __init__(self, store: Store, fields: Sequence[str] | None = None) -> None:
         self.store = store
         is_corpus = store.kind == CORPUS_KIND
-        self.num_records = int(store.spec["num_documents" if is_corpus else "num_records"])
         found: dict[str, RecordField]
         if is_corpus:
             found = {field.name: field for field in read_document_fields(store.spec, store.root)}
@@ -65,14 +124,13 @@ class RecordReader:
         names = [name for name in found if name != KEY]
         for name in fields or ():
             check_choice(f"a field of {store.root}", name, names)
-        self.fields = tuple(names if fields is None else fields)
-        wanted = [*self.fields, *(name for name in (KEY,) if name in found)]
-        self._columns = [_open_column(store, found[name]) for name in wanted]
+        own = tuple(names if fields is None else fields)
+        wanted = [*own, *(name for name in (KEY,) if name in found)]
+        num_records = int(store.spec["num_documents" if is_corpus else "num_records"])
+        super().__init__([_open_column(store, found[name]) for name in wanted], num_records)
+        self.fields = own
         self._has_urls = schema.URL_TEXT.name in store
         self._urls: dict[int, str] = {}
-
-    def __len__(self) -> int:
-        return self.num_records
 
     def read(self, record: int) -> dict[str, Any]:
         """Return one record.
@@ -113,35 +171,10 @@ class RecordReader:
         names
             Return these fields alone, without key and file; None returns all.
         """
-        rows = np.asarray(records, np.int64).reshape(-1)
-        columns = self._columns
-        if names is not None:
-            columns = [column for column in columns if column.name in names]
-        first: list[Spans] = []
-        for column in columns:
-            first.append(Spans(column.offsets, rows, rows + 2))
-            if column.forms is not None:
-                first.append(Spans(column.forms, rows, rows + 1))
-        answers = iter(read_many(first))
-        second: list[Spans] = []
-        forms: list[list[int]] = []
-        for column in columns:
-            bounds = next(answers).reshape(-1, 2)
-            second.append(Spans(column.values, bounds[:, 0].copy(), bounds[:, 1].copy()))
-            given = next(answers).tolist() if column.forms is not None else None
-            forms.append(given or [column.form] * len(rows))
-        found: list[dict[str, Any]] = [{} for _ in range(len(rows))]
-        answers = iter(read_many(second))
-        for column, spans, given in zip(columns, second, forms, strict=True):
-            parts = _cut(next(answers), spans)
-            for record, form, part in zip(found, given, parts, strict=True):
-                if form == _NUMBERS:
-                    # A view would keep the values of all records alive.
-                    record[column.name] = np.array(part)
-                elif form != _NONE:
-                    record[column.name] = decode_value(form, part.tobytes())
+        found = super().read_many(records, names)
         if self._has_urls and names is None:
-            for record, row in zip(found, rows.tolist(), strict=True):
+            rows = np.asarray(records, np.int64).reshape(-1).tolist()
+            for record, row in zip(found, rows, strict=True):
                 record[URL] = self._url_of(row)
         return found
 
@@ -175,9 +208,9 @@ def _cut(values: AnyArray, spans: Spans) -> Iterator[memoryview]:
         start = stop
 
 
-def _open_column(store: Store, field: RecordField) -> _Column:
+def _open_column(store: Store, field: RecordField) -> FieldColumn:
     """Return the readers of a field."""
     forms = store[field.form_array.name] if field.has_forms else None
     values, offsets = store[field.value.name], store[field.offset.name]
     form = _NONE if field.form is None else field.form
-    return _Column(field.name, values, offsets, forms, form, np.empty(0, field.dtype))
+    return FieldColumn(field.name, values, offsets, forms, form, np.empty(0, field.dtype))

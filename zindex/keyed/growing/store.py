@@ -1,6 +1,6 @@
 """A growing store at one generation as a keyed store, which datasets open like any other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self, cast
 
 import numpy as np
@@ -15,8 +15,9 @@ from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.homes import FieldArrays
 from zindex.keyed.store import KeyedStore
 from zindex.plan.settings import check_whole
-from zindex.store.records import LENGTH_SUFFIX, decode_value
-from zindex.store.rows import RowReader, Spans, read_many
+from zindex.store.record_reader import FieldColumn, FieldReader
+from zindex.store.records import LENGTH_SUFFIX, Form
+from zindex.store.rows import RowReader
 from zindex.store.tokenizer_note import read_note
 
 
@@ -42,8 +43,6 @@ class GrowingStore(KeyedStore):
         if generation is not None:
             generation = check_whole("generation", generation, 1)
         self.generation = generation
-        self._generations: Generations | None = None
-        self._joined: dict[str, FieldArrays] = {}
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
         log = GrowingLog(path)
@@ -70,48 +69,15 @@ class GrowingStore(KeyedStore):
         known = log.schema.num_ids
         self.num_ids = note.vocab_size if known is None and note is not None else known
         self.path = log.root
-        self._generations = Generations(log, chosen, is_dense=is_dense)
-        self._joined = self._generations.join()
-        self._columns = _make_columns(log.schema, self._joined)
-
-    @property
-    def text_keys(self) -> list[str]:
-        """Sorted names of texts, bytes and JSON values."""
-        if self._generations is None:
-            return []
-        keys = self._generations.log.schema.keys
-        return sorted(key.name for key in keys if key.shape in TEXT_SHAPES)
-
-    @property
-    def num_text_records(self) -> int | None:
-        """Records of texts; None if there are no texts."""
-        return self.num_records if self.text_keys else None
-
-    def read_texts(self, keys: Sequence[str], records: Int64Array) -> dict[str, list[Any]]:
-        """Return the texts, bytes or JSON values of records, by key.
-
-        Parameters
-        ----------
-        keys
-            Of ``text_keys``.
-        records
-            Shape (records,), int64, in any order.
-        """
-        if self._generations is None or not keys:
-            return {}
-        forms = {name: form for name, _, form in self._generations.log.schema.fields}
-        arrays = [self._joined[key] for key in keys]
-        wanted = [Spans(each.offsets, records, records + 2) for each in arrays]
-        bounds = [found.reshape(-1, 2).T.copy() for found in read_many(wanted)]
-        wanted = [
-            Spans(each.values, starts, stops)
-            for each, (starts, stops) in zip(arrays, bounds, strict=True)
+        generations = Generations(log, chosen, is_dense=is_dense)
+        joined = generations.join()
+        self._columns = _make_columns(log.schema, joined)
+        texts = [
+            FieldColumn(name, *_readers_of(joined[name]), None, form, np.empty(0, dtype))
+            for name, dtype, form in log.schema.fields
+            if form != Form.NUMBERS
         ]
-        texts = {}
-        for key, values, (starts, stops) in zip(keys, read_many(wanted), bounds, strict=True):
-            parts = np.split(values, np.cumsum(stops - starts)[:-1]) if len(records) else []
-            texts[key] = [decode_value(forms[key], part.tobytes()) for part in parts]
-        return texts
+        self._texts = FieldReader(texts, generations.num_records) if texts else None
 
     @classmethod
     def over(cls, log: GrowingLog, chosen: Int64Array, *, is_dense: bool) -> Self:
@@ -156,13 +122,14 @@ def _make_columns(schema: GrowingSchema, joined: Mapping[str, FieldArrays]) -> d
     for key in schema.keys:
         if key.shape in TEXT_SHAPES:
             continue
-        values, offsets = (cast("RowReader", each) for each in joined[key.name])
         lengths = None
         if key.shape == "group":
             name = f"{key.name}{LENGTH_SUFFIX}"
-            items = joined[name]
-            lengths = Column(
-                name, cast("RowReader", items.values), cast("RowReader", items.offsets)
-            )
-        columns[key.name] = Column(key.name, values, offsets, lengths)
+            lengths = Column(name, *_readers_of(joined[name]))
+        columns[key.name] = Column(key.name, *_readers_of(joined[key.name]), lengths)
     return columns
+
+
+def _readers_of(arrays: FieldArrays) -> tuple[RowReader, RowReader]:
+    """Return the values and offsets of a joined field."""
+    return cast("RowReader", arrays.values), cast("RowReader", arrays.offsets)
