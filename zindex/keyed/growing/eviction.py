@@ -16,7 +16,7 @@ from zindex.io.request_threads import map_in_threads
 from zindex.keyed.growing import intervals
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.history import Eviction, History
-from zindex.keyed.growing.homes import FILES_KEY, STORE_PREFIX, file_path, store_path
+from zindex.keyed.growing.homes import FILES_KEY, STORE_PREFIX, home_path
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.keyed.growing.rounds import Round, list_readers, read_rules, reader_folder
 from zindex.plan.settings import check_whole
@@ -175,7 +175,7 @@ def find_unused(
     known = set()
     unused = []
     for home in history.homes:
-        path = (store_path if home.is_store else file_path)(root, home.name)
+        path = home_path(root, home)
         known.add(path)
         own = np.array([[offset[home.start], offset[home.stop]]])
         if path in found and not intervals.count(intervals.intersect(own, kept)):

@@ -20,7 +20,7 @@ from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
 from zindex.keyed.growing.fields import FieldValues, GrowingSchema
 from zindex.keyed.growing.fork_locks import fork_safe_lock
-from zindex.keyed.growing.history import Home
+from zindex.keyed.growing.history import Append, Home
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID, KIND, record_layouts
@@ -54,6 +54,11 @@ def file_path(root: Place, name: str) -> Place:
 def store_path(root: Place, name: str) -> Place:
     """Return the location of the Zarr store of generations."""
     return root / f"{STORE_PREFIX}{name}"
+
+
+def home_path(root: Place, home: Append | Home) -> Place:
+    """Return the location of the file, or of the store, of generations."""
+    return (store_path if home.is_store else file_path)(root, home.name)
 
 
 def write_file(root: Place, name: str, fields: Sequence[FieldValues]) -> tuple[int, str]:

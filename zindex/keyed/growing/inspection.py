@@ -17,7 +17,7 @@ from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.eviction import read_rounds
 from zindex.keyed.growing.growing_log import LOG_KEY, GrowingLog, is_growing
 from zindex.keyed.growing.history import Home, parse_entry
-from zindex.keyed.growing.homes import file_path, read_file, store_path
+from zindex.keyed.growing.homes import home_path, read_file
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.keyed.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
 from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
@@ -137,7 +137,7 @@ def verify_growing(
 
 def _verify_home(log: GrowingLog, home: Home, is_live: bool, report: StoreReport) -> None:
     """Check the file or the store of some generations."""
-    path = (store_path if home.is_store else file_path)(log.root, home.name)
+    path = home_path(log.root, home)
     key = str(path)[len(str(log.root)) + 1 :]
     if not (is_live or files.exists(path) or files.list_names(path)):
         report.notes.append(f"{key} was evicted and removed")

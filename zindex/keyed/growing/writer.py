@@ -24,8 +24,7 @@ from zindex.keyed.growing.history import Append
 from zindex.keyed.growing.homes import (
     MAX_FILE_NBYTES,
     FieldArrays,
-    file_path,
-    store_path,
+    home_path,
     write_file,
     write_records,
 )
@@ -241,7 +240,7 @@ class GrowingWriter:
         for number, commit in enumerate(log.log.read_after(since), since + 1):
             if commit.get("name") == entry.name:
                 return number
-        path = (store_path if entry.is_store else file_path)(self.root, entry.name)
+        path = home_path(self.root, entry)
         if not files.exists(path / ROOT_KEY if entry.is_store else path):
             return None
         # Later commits are checked one by one, as each could be another process's commit of it.
