@@ -165,7 +165,7 @@ class KeyedShard:
     arrays: dict[str, KeyedArray]
 
 
-def sum_lengths(lengths: Sequence[int]) -> Int64Array:
+def sum_lengths(lengths: Sequence[int] | Int64Array) -> Int64Array:
     """Return the offsets of items of these lengths, then the total.
 
     Examples

@@ -14,6 +14,7 @@ import numpy as np
 
 from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import StoreError, VerificationError, shorten
+from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.keyed.growing import intervals
 from zindex.store.checked_json import parse_as
 
@@ -210,15 +211,13 @@ class History:
     @property
     def record_offset(self) -> Int64Array:
         """Shape (generations + 1,): number of the first record of each."""
-        return np.append(0, np.cumsum(self.rows[:, _RECORDS]))
+        return sum_lengths(self.rows[:, _RECORDS])
 
     @property
     def value_offset(self) -> Int64Array:
         """Shape (generations + 1, fields): the first value of each field, over all generations."""
         values = self.rows[:, _FIRST_FIELD:]
-        return np.concatenate(
-            [np.zeros_like(values[:1], shape=(1, values.shape[1])), values.cumsum(0)]
-        )
+        return np.concatenate([np.zeros((1, values.shape[1]), np.int64), values.cumsum(0)])
 
     def find_live(self, number: int | None = None) -> BoolArray:
         """Return which generations the store has at a commit: shape (generations,)."""

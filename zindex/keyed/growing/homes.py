@@ -14,6 +14,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
+from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.ingest.records.import_records import url_arrays, url_layouts, url_spec
 from zindex.io import files
 from zindex.io.objects import Place
@@ -106,7 +107,7 @@ def read_file(
         start += values.nbytes + -values.nbytes % _ALIGNMENT
         lengths = np.frombuffer(content, np.int64, num_records, start)
         start += lengths.nbytes
-        found.append(FieldArrays(values, np.append(0, np.cumsum(lengths))))
+        found.append(FieldArrays(values, sum_lengths(lengths)))
     return found
 
 

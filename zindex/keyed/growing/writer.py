@@ -9,10 +9,9 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self, cast
 
-import numpy as np
-
 from zindex.arrays import DTypeLike
 from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_presets import find_schema
 from zindex.io import files
@@ -219,9 +218,7 @@ class GrowingWriter:
         nbytes = sum(array.nbytes for field in fields for array in field)
         is_store = nbytes > MAX_FILE_NBYTES
         if is_store:
-            arrays = [
-                FieldArrays(values, np.append(0, np.cumsum(lengths))) for values, lengths in fields
-            ]
+            arrays = [FieldArrays(values, sum_lengths(lengths)) for values, lengths in fields]
             made = {"id": log.identity, "name": name}
             digest = write_records(self.root, name, log.schema, arrays, made).fingerprint
         else:
