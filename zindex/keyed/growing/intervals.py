@@ -1,6 +1,6 @@
 """Sets of record numbers as sorted intervals: shape (intervals, 2), int64, half-open, apart."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from zindex.arrays import BoolArray, Int64Array
 EMPTY: Int64Array = np.empty((0, 2), np.int64)
 
 
-def merge(intervals: Iterable[Iterable[int]] | Int64Array) -> Int64Array:
+def merge(intervals: Sequence[Sequence[int]] | Int64Array) -> Int64Array:
     """Return the union of intervals in any order.
 
     Examples
@@ -18,7 +18,7 @@ def merge(intervals: Iterable[Iterable[int]] | Int64Array) -> Int64Array:
     >>> merge([[5, 7], [0, 2], [2, 3], [6, 9]]).tolist()
     [[0, 3], [5, 9]]
     """
-    given: Int64Array = np.array([*map(tuple, intervals)], np.int64).reshape(-1, 2)
+    given: Int64Array = np.asarray(intervals, np.int64).reshape(-1, 2)
     given = given[given[:, 0] < given[:, 1]]
     if len(given) < 2:
         return given
