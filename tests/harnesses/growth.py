@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,8 @@ class Plan:
 
     def open_reader(self, num_samples: int | None = None) -> GrowingDataset:
         """Open the rounds."""
-        rules = {name: getattr(self.rules, name) for name in RoundRules.__slots__}
         return GrowingDataset(
-            "grpo", self.store, **rules, patience=_PATIENCE, num_samples=num_samples
+            "grpo", self.store, **asdict(self.rules), patience=_PATIENCE, num_samples=num_samples
         )
 
     def is_over(self) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Unpack, cast
 
@@ -112,7 +113,7 @@ class GrowingDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._journal = RoundJournal(GrowingLog(store), reader, rules)
         self._view: GrowingStore | None = None
         self._lock = fork_safe_lock()
-        settings = {name: getattr(rules, name) for name in rules.__slots__} | options
+        settings = asdict(rules) | options
         settings |= {"reader": reader, "num_samples": num_samples, "patience": patience}
         self._arguments = train_type, self._journal.log.root, settings
 
@@ -149,13 +150,12 @@ class GrowingDataset(torch.utils.data.Dataset[dict[str, Any]]):
             )
         numbers, places = np.divmod(positions, self.rules.round_size)
         records = np.empty(len(positions), np.int64)
-        rounds = []
         for number in np.unique(numbers).tolist():
             found, order = self._journal.find(number, self.patience)
             chosen = numbers == number
             records[chosen] = order[places[chosen]]
-            rounds.append(found)
-        return self._template._read(self._open(rounds[-1]), records)
+        # The last round has the latest generation.
+        return self._template._read(self._open(found), records)
 
     def find_generation(self, position: int) -> int:
         """Return the generation of the round before a position; 0 at the start.

@@ -10,8 +10,9 @@ import numpy as np
 
 from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError, StateMismatchError
+from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.io import files
-from zindex.io.objects import Place, PlaceLike
+from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
 from zindex.keyed.growing import intervals
 from zindex.keyed.growing.growing_log import GrowingLog
@@ -23,7 +24,6 @@ from zindex.plan.settings import check_whole
 from zindex.store.check_place import ROOT_KEY
 from zindex.store.checked_json import parse_as
 
-_METADATA = "_zindex"
 # A release of all rounds of a reader.
 _ALL = 10**12 - 1
 
@@ -161,13 +161,14 @@ def find_unused(
     files that were compacted; and what killed writers left.
     """
     before = time.time() - 3600 * hours
-    root = GrowingLog(store).root
+    root = place_of(store)
     # Listed before the log is read: what is committed meanwhile is then known.
     found = {root / FILES_KEY / name for name in files.list_names(root / FILES_KEY)}
     found |= {root / name for name in files.list_names(root) if name.startswith(STORE_PREFIX)}
     if isinstance(root, Path):
-        keys = files.list_keys(root / _METADATA, depth=None)
-        found |= {root / _METADATA / key for key in keys if key.endswith(".partial")}
+        folder = (root / GROWING_KEY).parent
+        keys = files.list_keys(folder, depth=None)
+        found |= {folder / key for key in keys if key.endswith(".partial")}
     log = GrowingLog(store)
     history = log.history
     kept = _find_reachable(log, states, before)
