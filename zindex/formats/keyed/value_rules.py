@@ -1,4 +1,4 @@
-"""What the values of a key must be: token ids from 0 on, and floats that are finite."""
+"""What the values of a key are: token ids from 0 on, floats that are finite, and their dtypes."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,19 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import SourceError
+
+
+def dtype_by_name(key: str, *, has_fractions: bool) -> str:
+    """Return the dtype of lists of numbers under a key, which have none of their own.
+
+    Examples
+    --------
+    >>> dtype_by_name("loss_mask", has_fractions=False)
+    'bool'
+    """
+    if "reward" in key or has_fractions:
+        return "float32"
+    return "bool" if "mask" in key else "int32"
 
 
 def find_invalid(values: AnyArray, *, is_tokens: bool, num_ids: int | None = None) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
 from zindex.formats.keyed.schema_presets import PRESETS, TOKEN_KEYS
-from zindex.formats.keyed.value_rules import find_invalid
+from zindex.formats.keyed.value_rules import dtype_by_name, find_invalid
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
@@ -231,9 +231,7 @@ def _choose_dtype(key: str, value: Sequence[Any]) -> str:
     if key in _FIELDS and _FIELDS[key].values == "floats":
         return "float32"
     flat = chain.from_iterable(value) if value and isinstance(value[0], list) else value
-    if "reward" in key or any(isinstance(item, float) for item in flat):
-        return "float32"
-    return "bool" if "mask" in key else "int32"
+    return dtype_by_name(key, has_fractions=any(isinstance(item, float) for item in flat))
 
 
 def _companion(key: str) -> str | None:

@@ -15,7 +15,7 @@ from zindex.errors import ConfigError, SourceError, shorten
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import TOKEN_KEYS
-from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
+from zindex.formats.keyed.value_rules import describe_invalid, dtype_by_name, find_invalid
 from zindex.store.records import (
     KEY,
     LENGTH_SUFFIX,
@@ -376,6 +376,5 @@ def _choose_dtype(name: str, found: Sequence[tuple[AnyArray, bool]]) -> str:
     kinds = {array.dtype.kind for array, _ in found}
     if found and all(has_dtype for _, has_dtype in found):
         return np.result_type(*(array.dtype for array, _ in found)).name
-    if "reward" in name or "f" in kinds:
-        return "float32"
-    return "bool" if "mask" in name or kinds == {"b"} else "int32"
+    dtype = dtype_by_name(name, has_fractions="f" in kinds)
+    return "bool" if dtype == "int32" and kinds == {"b"} else dtype
