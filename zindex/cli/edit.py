@@ -139,10 +139,10 @@ def compact_command(
 
     while True:
         evicted = None if keep_versions is None else evict(store, keep_versions=keep_versions)
-        facts = {"num_compactions": compact(store), "eviction": evicted or None}
-        text = f"{count_noun(facts['num_compactions'] or 0, 'store')} written in {store}"
+        num_compactions = compact(store)
+        text = f"{count_noun(num_compactions, 'store')} written in {store}"
         if every is None:
-            return facts, text
+            return {"num_compactions": num_compactions, "eviction": evicted or None}, text
         click.echo(text, err=True)
         time.sleep(every)
 

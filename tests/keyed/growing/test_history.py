@@ -124,3 +124,25 @@ def test_random_compactions_keep_all_generations(seed: int) -> None:
         stops = [home.stop for home in history.homes]
         assert [0, *stops[:-1]] == [home.start for home in history.homes]
         assert stops[-1] == history.num_generations
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_of_random_evictions_leaves_earlier_generations_out(seed: int) -> None:
+    rng, history = random.Random(seed), History(2)
+    for number in range(1, 41):
+        if rng.random() < 0.7:
+            grow(history, 1, rng.randrange(8))
+        else:
+            bounds = rng.choice((None, rng.randrange(-2, 9))), rng.choice((None, rng.randrange(45)))
+            history.add(number, Eviction("evict", *bounds))
+    for head in range(42):
+        expected = [
+            number <= head
+            and not any(
+                number < at <= head
+                and (version < (item.version_below or 0) or number < (item.number_below or 0))
+                for at, item in history.evictions.items()
+            )
+            for number, version in zip(history.numbers, history.versions, strict=True)
+        ]
+        assert history.find_live(head).tolist() == expected

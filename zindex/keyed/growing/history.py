@@ -222,17 +222,16 @@ class History:
     def find_live(self, number: int | None = None) -> BoolArray:
         """Return which generations the store has at a commit: shape (generations,)."""
         head = self.number if number is None else number
-        live: BoolArray = self.numbers <= head
-        for at, eviction in self.evictions.items():
-            if at > head:
-                continue
-            gone = np.zeros(len(live), np.bool_)
-            if eviction.version_below is not None:
-                gone |= self.versions < eviction.version_below
-            if eviction.number_below is not None:
-                gone |= self.numbers < eviction.number_below
-            live &= ~(gone & (self.numbers < at))
-        return live
+        bounds = [
+            (at, each.version_below or 0, min(each.number_below or 0, at))
+            for at, each in self.evictions.items()
+            if at <= head
+        ]
+        ats, versions, numbers = np.array(bounds, np.int64).reshape(-1, 3).T
+        # The highest version below which one of the evictions after a generation leaves it out.
+        reach = np.append(np.maximum.accumulate(versions[::-1])[::-1], 0)
+        live: BoolArray = (self.numbers <= head) & (self.numbers >= numbers.max(initial=0))
+        return live & (self.versions >= reach[np.searchsorted(ats, self.numbers, "right")])
 
     def find_records(self, chosen: BoolArray) -> Int64Array:
         """Return the records of some generations, as intervals."""
