@@ -9,6 +9,8 @@ import pytest
 from tests.cli import commands
 from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import read_ids, save_tokenizer
+from zindex.cli.tokenize import _KINDS
+from zindex.formats.keyed.schema_presets import PRESETS
 from zindex.ingest.keyed.tokenize import describe_tokens
 from zindex.store.open import open_store
 from zindex.store.record_reader import RecordReader
@@ -163,6 +165,10 @@ def test_tokenizers_by_type(tmp_path: Path) -> None:
     null = ("--tokenizer-type", "null", "--tokenizer-option", "vocab_size=70000")
     succeed(*arguments, *null)
     assert np.fromfile(tmp_path / "p.bin", np.int32).tolist() == [3, 4, 70000]
+
+
+def test_kinds_are_the_presets() -> None:
+    assert tuple(PRESETS) == _KINDS
 
 
 def test_options_of_the_other_kind_are_refused(tokenizer: Path, tmp_path: Path) -> None:
