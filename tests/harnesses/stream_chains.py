@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.harnesses.running import main
 from tests.sources.archives import bgzip, seekable_zstd
@@ -166,17 +167,14 @@ def count_names(samples: list[Sample]) -> Counter[Any]:
 @contextmanager
 def own_caches(rng: random.Random) -> Iterator[None]:
     """Keep copies and tables, also those of small files, in a folder of their own."""
-    before = tempfile.tempdir, os.environ.get("XDG_CACHE_HOME"), sample_offsets.MIN_KEPT_NBYTES
-    with tempfile.TemporaryDirectory() as folder:
-        tempfile.tempdir = os.environ["XDG_CACHE_HOME"] = folder
-        sample_offsets.MIN_KEPT_NBYTES = rng.choice((0, before[2]))
-        try:
-            yield
-        finally:
-            tempfile.tempdir, caches, sample_offsets.MIN_KEPT_NBYTES = before
-            del os.environ["XDG_CACHE_HOME"]
-            if caches is not None:
-                os.environ["XDG_CACHE_HOME"] = caches
+    least = rng.choice((0, sample_offsets.MIN_KEPT_NBYTES))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(tempfile, "tempdir", folder),
+        mock.patch.dict(os.environ, XDG_CACHE_HOME=folder),
+        mock.patch.object(sample_offsets, "MIN_KEPT_NBYTES", least),
+    ):
+        yield
 
 
 def trial(rng: random.Random) -> str:
