@@ -65,9 +65,9 @@ class GrowingStore(KeyedStore):
 
     def _take(self, log: GrowingLog, chosen: Int64Array, *, is_dense: bool) -> None:
         """Use some generations of a store."""
-        self.num_ids = log.schema.num_ids
-        if self.num_ids is None and (note := read_note(log.root)) is not None:
-            self.num_ids = note.vocab_size
+        note = read_note(log.root)
+        known = log.schema.num_ids
+        self.num_ids = note.vocab_size if known is None and note is not None else known
         self.path = log.root
         generations = Generations(log, chosen, is_dense=is_dense)
         joined = generations.join()
