@@ -8,17 +8,15 @@ batch that of the busiest rank over the mean. Without a checkout the rival is Me
 plain Python. Planning is timed per sub-sample; schedulers take turns, each in a process of its own.
 """
 
-import importlib.util
 import json
-import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import MADE, make_parser, take_turns
+from tests.samples.schedules.packing_process import import_schedules
 from tests.samples.schedules.test_packs import pack_plainly
 from zindex.arrays import Int64Array
 from zindex.datasets.data_schedule import BalancedScheduler, DpBalancedScheduler
@@ -58,19 +56,10 @@ def draw(generator: np.random.Generator, kind: str) -> Batch:
 
 def find_schedulers(checkout: str) -> dict[str, Any]:
     """Return the schedulers by contender."""
-    found: dict[str, Any] = {PLAIN: _Plain, IN_ORDER: DpBalancedScheduler}
+    found: dict[str, Any] = {PLAIN: _Plain}
     if checkout:
-        for name in ("data_schedule_utils", "data_schedule"):
-            path = Path(checkout, "megatron", "core", "datasets", f"{name}.py")
-            full_name = f"megatron.core.datasets.{name}"
-            spec = importlib.util.spec_from_file_location(full_name, path)
-            assert spec is not None
-            assert spec.loader is not None
-            sys.modules[full_name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[full_name])
-        theirs: Any = sys.modules["megatron.core.datasets.data_schedule"]
-        found = {THEIRS: theirs.DpBalancedScheduler, IN_ORDER: DpBalancedScheduler}
-    return found | {BALANCED: BalancedScheduler}
+        found = {THEIRS: import_schedules(checkout).DpBalancedScheduler}
+    return found | {IN_ORDER: DpBalancedScheduler, BALANCED: BalancedScheduler}
 
 
 class _Plain(DpBalancedScheduler):

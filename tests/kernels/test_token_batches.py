@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zindex.kernels._jit import interpret
 from zindex.kernels.token_batches import cut_padded, fit_evenly
 
 TERMS = np.array([[0, -1], [1, 2]])
@@ -60,7 +61,7 @@ def test_the_batch_with_the_fewest_tokens_is_next(
         batches[chosen].append(length)
         assert expected is not None
         expected.append(chosen)
-    for fit in (fit_evenly, fit_evenly.py_func):  # type: ignore[attr-defined]
+    for fit in (fit_evenly, interpret(fit_evenly)):
         batch_of = np.empty(len(tokens), np.int32)
         lengths = np.array(tokens, np.int64)
         is_done = bool(fit(lengths, num_batches, capacity, max_samples, batch_of))

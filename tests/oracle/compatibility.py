@@ -167,15 +167,8 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the outcome of a test."""
-        name = (
-            report.nodeid.rpartition("/")[2]
-            if "::" not in report.nodeid
-            else (
-                Path(report.nodeid.partition("::")[0]).name
-                + "::"
-                + report.nodeid.partition("::")[2]
-            )
-        )
+        path, *place = report.nodeid.partition("::")
+        name = "".join([Path(path).name, *place])
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             self.failed[name] = str(crash.message if crash else report.longrepr)

@@ -1,9 +1,7 @@
 """The oracle: Megatron Core itself, where it is installed."""
 
 import dataclasses
-import importlib.util
 import os
-import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -16,17 +14,14 @@ import pytest
 import torch
 
 from tests.megatron.megatron_suite import import_megatron_core
+from tests.module_files import import_file
 
 with suppress(ImportError), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import_megatron_core()
 
 if helpers := os.environ.get("ZINDEX_TEST_HELPERS_CPP"):  # of a checkout that has none
-    spec = importlib.util.spec_from_file_location("megatron.core.datasets.helpers_cpp", helpers)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[spec.name])
+    import_file("megatron.core.datasets.helpers_cpp", helpers)
 
 
 @pytest.fixture(scope="session")

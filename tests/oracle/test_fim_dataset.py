@@ -4,7 +4,6 @@
 not part of the wheel.
 """
 
-import importlib.util
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from tests.datasets.test_fim_dataset import SPECIAL, Letters, Tokenizer, write
+from tests.module_files import import_file
 from tests.oracle.conftest import assert_same_item, megatron_version
 from zindex.datasets import blended_dataset as our_blend
 from zindex.datasets import fim_dataset as our_fim
@@ -54,13 +54,9 @@ def theirs(megatron_checkout: str, tmp_path: Path) -> SimpleNamespace:
     """Give Megatron's dataset and blend."""
     pytest.importorskip("megatron.core")
     path = Path(megatron_checkout, "megatron", "training", "datasets", "fim_dataset.py")
-    spec = importlib.util.spec_from_file_location("megatron_fim_dataset", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        spec.loader.exec_module(module)
+        module: Any = import_file("megatron_fim_dataset", path)
         from megatron.core.datasets.blended_dataset import BlendedDataset
         from megatron.core.datasets.utils import Split as TheirSplit
 

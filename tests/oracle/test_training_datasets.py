@@ -3,7 +3,6 @@
 They are in ``megatron.training``, which is in checkouts of Megatron-LM but not in wheels.
 """
 
-import importlib.util
 import random
 import warnings
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.conftest import numbers
 from tests.datasets.test_fim_dataset import SPECIAL, SPLIT, Letters, Tokenizer, write
 from tests.datasets.test_fim_dataset import make_config as make_fim_config
+from tests.module_files import import_file
 from tests.oracle.conftest import assert_same_item, megatron_version
 from tests.samples.conversations.speakers import Speaker, draw_records, make_config
 from zindex.datasets import fim_dataset, sft_dataset, varlen_dataset
@@ -33,14 +33,9 @@ def load(name: str) -> ModuleType:
     for root in megatron.__path__:
         path = Path(root) / "training" / "datasets" / f"{name}.py"
         if path.is_file():
-            spec = importlib.util.spec_from_file_location(f"their_{name}", path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                spec.loader.exec_module(module)
-            return module
+                return import_file(f"their_{name}", path)
     pytest.skip(f"needs {name} of a checkout of Megatron-LM")
 
 

@@ -162,7 +162,8 @@ class BlendedMegatronDatasetBuilder:
         ]
         weights = plan.weights.tolist()
         facts = BlendedDataset.identify(members, weights, request.size, split, config.order)
-        return any(name.startswith(describe(facts)[1]) for name in caches)
+        digest = describe(facts)[1]
+        return any(name.startswith(digest) for name in caches)
 
     def _open_members(
         self, requests: Sequence[SplitRequest | None], builds: Builds

@@ -170,7 +170,7 @@ class RankStep(AbstractContextManager["RankStep"]):
         Parameters
         ----------
         request
-            What this rank requests; see `zindex.datasets.rank_agreement`.
+            What this rank requests; see `zindex.datasets.rank_requests`.
 
         Raises
         ------

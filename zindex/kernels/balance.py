@@ -9,6 +9,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.kernels._jit import jit
+from zindex.kernels.heap import sift_down
 
 # Packs that `spread` and sub-samples that `even_out` visits, for each sub-sample and at least.
 _VISITS_PER_SAMPLE, _MIN_VISITS = 16, 1 << 12
@@ -98,7 +99,7 @@ def spread(
     """
     num_packs = len(load)
     num_visits = max(_VISITS_PER_SAMPLE * len(lengths), _MIN_VISITS)
-    heap = np.arange(num_packs)  # the pack of least work is first, ties by number
+    heap = np.arange(num_packs)  # the pack with the least work is first
     for i in range(len(lengths)):
         pack = heap[0]
         if tokens[pack] + lengths[i] > limit:
@@ -118,31 +119,8 @@ def spread(
         place = 0
         while heap[place] != pack:
             place += 1
-        _sift_down(heap, place, load)
+        sift_down(heap, num_packs, place, load)
     return True
-
-
-@jit
-def _sift_down(heap: Int64Array, place: int, load: Int64Array) -> None:
-    """Restore the order of a heap of packs after the work of one has grown."""
-    pack = heap[place]
-    while True:
-        child = 2 * place + 1
-        if child >= len(heap):
-            break
-        if child + 1 < len(heap) and _precedes(heap[child + 1], heap[child], load):
-            child += 1
-        if not _precedes(heap[child], pack, load):
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = pack
-
-
-@jit
-def _precedes(pack: int, other: int, load: Int64Array) -> bool:
-    """Return whether a pack has less work than another, or the same and a smaller number."""
-    return bool(load[pack] < load[other] or (load[pack] == load[other] and pack < other))
 
 
 @jit

@@ -4,6 +4,7 @@ import numpy as np
 
 from zindex.arrays import Int32Array, Int64Array
 from zindex.kernels._jit import jit
+from zindex.kernels.heap import sift_down
 
 
 @jit
@@ -86,7 +87,6 @@ def fit_evenly(
     >>> fit_evenly(np.array([5, 4, 3, 3, 1]), 2, 9, 9, batch_of), batch_of.tolist()
     (True, [0, 1, 1, 0, 1])
     """
-    # A heap by tokens and number.
     heap, loads = np.arange(num_batches), np.zeros(num_batches, np.int64)
     counts = np.zeros(num_batches, np.int64)
     size = num_batches
@@ -99,18 +99,6 @@ def fit_evenly(
         counts[top] += 1
         if counts[top] == max_samples:
             size -= 1
-            top = heap[size]
-        place = 0
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size:
-                one, other = heap[child], heap[child + 1]
-                if (loads[other], other) < (loads[one], one):
-                    child += 1
-            found = heap[child]
-            if (loads[top], top) < (loads[found], found):
-                break
-            heap[place] = found
-            place = child
-        heap[place] = top
+            heap[0] = heap[size]
+        sift_down(heap, size, 0, loads)
     return True

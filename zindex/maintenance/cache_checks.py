@@ -59,11 +59,11 @@ def check_index(plan: IndexPlan, arrays: IndexArrays, lengths: Int32Array) -> No
     total = plan.epochs.num_epochs * plan.epochs.tokens_per_epoch
     wanted = total - plan.num_full_samples * plan.sequence_length
     if num_left != wanted:
-        raise _mismatch(f"{wanted} tokens after its last full sample", num_left)
+        raise mismatch(f"{wanted} tokens after its last full sample", num_left)
     if plan.num_samples > plan.num_full_samples:
         end = [plan.num_rows - 1, int(lengths[rest[-1]]) - plan.extra_token]
         if np.asarray(arrays.sample_index[plan.num_samples]).tolist() != end:
-            raise _mismatch(f"{end} as its last boundary", arrays.sample_index[-1])
+            raise mismatch(f"{end} as its last boundary", arrays.sample_index[-1])
     for start, stop in _blocks(plan.num_full_samples):
         _check_block(plan, arrays, lengths, start, stop)
 
@@ -77,7 +77,7 @@ def _check_documents(plan: IndexPlan, documents: AnyArray) -> None:
     for row, place in _unshuffle(num_rows, draws):
         document = plan.start + place % num_documents
         if documents[row] != document:
-            raise _mismatch(f"document {document} in row {row}", documents[row])
+            raise mismatch(f"document {document} in row {row}", documents[row])
 
 
 def _unshuffle(num_rows: int, draws: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -94,7 +94,7 @@ def _read_documents(plan: IndexPlan, arrays: IndexArrays, start: int, stop: int)
     """Return rows of the document index, as documents of the split from 0."""
     documents = np.asarray(arrays.document_index[start:stop]) - plan.start
     if not ((documents >= 0) & (documents < plan.num_documents)).all():
-        raise _mismatch(f"documents of the split in rows [{start}, {stop})", documents + plan.start)
+        raise mismatch(f"documents of the split in rows [{start}, {stop})", documents + plan.start)
     return documents
 
 
@@ -109,7 +109,7 @@ def _check_array(name: str, array: AnyArray, shape: tuple[int, ...], dtype: DTyp
     """Check the shape and the dtype of an array."""
     if array.shape != shape or array.dtype != np.dtype(dtype):
         wanted = f"{name} of {np.dtype(dtype)} and shape {shape}"
-        raise _mismatch(wanted, f"{array.dtype} and shape {array.shape}")
+        raise mismatch(wanted, f"{array.dtype} and shape {array.shape}")
 
 
 def _check_block(
@@ -120,27 +120,27 @@ def _check_block(
     bounds: Int64Array = np.asarray(arrays.sample_index[start : stop + 1], np.int64)
     rows, offsets = bounds.T
     if start == 0 and bounds[0].any():
-        raise _mismatch("[0, 0] as its first boundary", bounds[0])
+        raise mismatch("[0, 0] as its first boundary", bounds[0])
     if (np.diff(rows) < 0).any() or rows[0] < 0 or rows[-1] >= plan.num_rows:
-        raise _mismatch(f"ascending rows for {where}", rows)
+        raise mismatch(f"ascending rows for {where}", rows)
     parts = lengths[_read_documents(plan, arrays, rows[0], rows[-1] + 1)].astype(np.int64)
     starts = np.cumsum(parts) - parts
     tokens = starts[rows - rows[0]] + offsets
     steps = np.arange(len(tokens)) * plan.sequence_length
     if not np.array_equal(tokens - tokens[0], steps):
-        raise _mismatch(f"{plan.sequence_length} tokens in each of the {where}", np.diff(tokens))
+        raise mismatch(f"{plan.sequence_length} tokens in each of the {where}", np.diff(tokens))
     room = parts[rows - rows[0]] - offsets
     # Without an extra token, a boundary between documents belongs to the first of them.
     is_placed = room > 0 if plan.extra_token else offsets > 0
     is_placed[: start == 0] = True
     if not (is_placed & (room >= 0) & (offsets >= 0)).all():
-        raise _mismatch(f"boundaries within documents for {where}", offsets)
+        raise mismatch(f"boundaries within documents for {where}", offsets)
     mixed = plan.num_mixed_samples
     numbers = np.asarray(arrays.shuffle_index[start:stop], np.int64)
     is_first = np.arange(start, stop) < mixed
     is_known = np.where(is_first, numbers < mixed, numbers >= mixed) & (numbers < plan.num_samples)
     if not is_known.all() or (numbers < 0).any() or len(np.unique(numbers)) < len(numbers):
-        raise _mismatch(f"different samples at positions [{start}, {stop})", numbers)
+        raise mismatch(f"different samples at positions [{start}, {stop})", numbers)
 
 
 def check_blend(plan: BlendPlan, datasets: AnyArray, samples: AnyArray) -> Int64Array:
@@ -178,9 +178,9 @@ def check_blend(plan: BlendPlan, datasets: AnyArray, samples: AnyArray) -> Int64
         drawn = np.asarray(datasets[start:stop], np.int64)
         wanted, before = _draw(plan, counts, start, drawn)
         if not np.array_equal(drawn, wanted):
-            raise _mismatch(f"datasets {wanted} at positions [{start}, {stop})", drawn)
+            raise mismatch(f"datasets {wanted} at positions [{start}, {stop})", drawn)
         if not np.array_equal(samples[start:stop], before):
-            raise _mismatch(f"samples {before} at positions [{start}, {stop})", samples[start:stop])
+            raise mismatch(f"samples {before} at positions [{start}, {stop})", samples[start:stop])
         place = start
     _count_draws(datasets[place:], counts)
     return counts
@@ -191,7 +191,7 @@ def _count_draws(datasets: AnyArray, counts: Int64Array) -> None:
     for start in range(0, len(datasets), _MAX_COUNTED):
         part = np.asarray(datasets[start : start + _MAX_COUNTED])
         if not 0 <= part.min() <= part.max() < len(counts):
-            raise _mismatch(f"datasets below {len(counts)}", f"{part.min()} and {part.max()}")
+            raise mismatch(f"datasets below {len(counts)}", f"{part.min()} and {part.max()}")
         counts += np.bincount(part, minlength=len(counts))
 
 
@@ -237,14 +237,14 @@ def check_mapping(plan: MappingPlan, rows: AnyArray, source: SentenceSource) -> 
     """
     least = max(1, plan.num_requested or 1)
     if rows.ndim != 2 or rows.shape[0] < least:
-        raise _mismatch(f"at least {least} samples of 3 numbers", f"shape {rows.shape}")
+        raise mismatch(f"at least {least} samples of 3 numbers", f"shape {rows.shape}")
     _check_array("sample_index", rows, (len(rows), 3), plan.row_dtype)
     bounds = source.bounds(plan.start, plan.stop)
     lengths = source.sentences.lengths(plan.first_sentence, plan.stop_sentence)
     if len(rows) <= _FEW_SAMPLES:
         wanted = compute_mapping(plan, bounds, lengths)
         if not np.array_equal(rows, wanted):
-            raise _mismatch(f"samples {wanted[:3].tolist()}...", rows[:3].tolist())
+            raise mismatch(f"samples {wanted[:3].tolist()}...", rows[:3].tolist())
         return
     totals = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     for start, stop in _blocks(len(rows)):
@@ -255,7 +255,7 @@ def check_mapping(plan: MappingPlan, rows: AnyArray, source: SentenceSource) -> 
     order = sorted((place, int(rows[row, 0])) for row, place in _unshuffle(len(rows), draws))
     falls = int((np.diff([sentence for _, sentence in order]) < 0).sum())
     if falls > _NUM_DRAWS // 4:  # one for each epoch; in another order, every second one
-        raise _mismatch(f"the shuffle of seed {plan.seed}", f"another order of {len(rows)} samples")
+        raise mismatch(f"the shuffle of seed {plan.seed}", f"another order of {len(rows)} samples")
 
 
 def _check_samples(
@@ -267,7 +267,7 @@ def _check_samples(
     shortest = 2 if rule.short_ratio else rule.target_length
     is_inside = (bounds[0] <= first) & (first < stop) & (stop <= bounds[-1])
     if not is_inside.all() or target.min() < shortest or target.max() > rule.target_length:
-        raise _mismatch(f"sentences of the split and targets up to {rule.target_length}", rows)
+        raise mismatch(f"sentences of the split and targets up to {rule.target_length}", rows)
     document = np.searchsorted(bounds, first, side="right")
     last = bounds[document]
     # The sentence that fills the target, with enough before and after it, or the last one.
@@ -275,11 +275,11 @@ def _check_samples(
     filled = np.maximum(filled, first + max(1, rule.min_sentences))
     wanted = np.where(filled <= last - rule.min_left, filled, last)
     if not np.array_equal(stop, wanted):
-        raise _mismatch(f"samples that stop at sentences {wanted}", stop)
+        raise mismatch(f"samples that stop at sentences {wanted}", stop)
 
 
-def _mismatch(wanted: str, found: object) -> VerificationError:
-    """Return the error of a cache."""
+def mismatch(wanted: str, found: object) -> VerificationError:
+    """Return the error of a cache that has something else."""
     text = str(found).replace("\n", "")
     return VerificationError(
         f"Megatron's cache must have {wanted}, got {text[:80]}; it is of other data or damaged: "

@@ -22,7 +22,7 @@ from zindex.indexing.store_build import find_index
 from zindex.indexing.store_computed import store_arrays
 from zindex.ingest.length_source import LengthSource, open_source
 from zindex.io.local import local_path
-from zindex.maintenance.cache_checks import check_blend, check_index, check_mapping
+from zindex.maintenance.cache_checks import check_blend, check_index, check_mapping, mismatch
 from zindex.maintenance.megatron_caches import MegatronCache, list_caches
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.build_plan import BuildPlan, SourceFacts
@@ -241,17 +241,13 @@ def _possible_plans(
 def _compare(name: str, array: AnyArray, computed: RowReader | AnyArray) -> None:
     """Raise if a value of a cache is another one."""
     if len(array) != len(computed):
-        raise VerificationError(
-            f"Megatron's cache must have {len(computed)} rows of {name}, got {len(array)}; it is "
-            "of other data or damaged: remove it"
-        )
+        raise mismatch(f"{len(computed)} rows of {name}", len(array))
     for start in range(0, len(array), _BLOCK):
         found = np.asarray(array[start : start + _BLOCK])
         wanted = np.asarray(computed[start : start + _BLOCK])
         differing = np.argwhere(found != wanted)
         if len(differing):
             row = int(differing[0][0])
-            raise VerificationError(
-                f"Megatron's cache must have {wanted[row].tolist()} in row {start + row} of "
-                f"{name}, got {found[row].tolist()}; it is of other data or damaged: remove it"
+            raise mismatch(
+                f"{wanted[row].tolist()} in row {start + row} of {name}", found[row].tolist()
             )

@@ -6,14 +6,11 @@
 """
 
 import importlib
-import importlib.util
 import json
-import os
-import signal
+import math
 import sys
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,13 +20,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tests.samples.schedules.schedule_process import digest
+from tests.module_files import import_file
+from tests.samples.schedules.rank_processes import (
+    PATIENCE,
+    digest,
+    do_without_gpus,
+    join_ranks,
+    run_ranks,
+)
 
 NUM_STEPS, MULTIPLE = 2, 8
 LIMIT = 256
-
-# Seconds that a rank waits for another one, and after which each process ends, whatever happens.
-_PATIENCE, _LIFETIME = 30, 60
 
 
 def draw_samples(reader: int, settings: dict[str, Any]) -> list[dict[str, torch.Tensor]]:
@@ -66,18 +67,10 @@ def summarize(value: Any) -> Any:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Run all ranks, forked from this process: importing torch takes most of the time."""
+    """Run all ranks."""
     module = find_module(settings["theirs"])
-    signal.alarm(_LIFETIME)
     sizes = [settings[name] for name in ("pp", "dp", "cp", "tp")]
-    ranks = []
-    for rank in range(int(np.prod(sizes))):
-        ranks.append(os.fork())
-        if not ranks[-1]:
-            signal.alarm(_LIFETIME)  # a fork does not inherit it
-            run_rank(rank, sizes, settings, module)
-            os._exit(0)
-    sys.exit(any(os.waitpid(process, 0)[1] for process in ranks))
+    run_ranks(math.prod(sizes), lambda rank: run_rank(rank, sizes, settings, module))
 
 
 def find_module(checkout: str | None) -> Any:
@@ -85,18 +78,18 @@ def find_module(checkout: str | None) -> Any:
     if checkout is None:
         sys.modules["megatron"] = None  # type: ignore[assignment]  # importing it takes long
         return importlib.import_module("zindex.datasets.data_schedule")
-    torch.Tensor.cuda = lambda self: self  # type: ignore[assignment, method-assign]
-    torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]
-    importlib.import_module("megatron.core.datasets")
+    do_without_gpus()
+    return import_schedules(checkout)
+
+
+def import_schedules(checkout: str) -> Any:
+    """Return the module of a checkout in place of the installed one."""
+    package = "megatron.core.datasets"
+    importlib.import_module(package)
     for name in ("data_schedule_utils", "data_schedule"):
-        path = Path(checkout, "megatron", "core", "datasets", f"{name}.py")
-        full_name = f"megatron.core.datasets.{name}"
-        spec = importlib.util.spec_from_file_location(full_name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[full_name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[full_name])
-    return sys.modules["megatron.core.datasets.data_schedule"]
+        path = Path(checkout, *package.split("."), f"{name}.py")
+        module = import_file(f"{package}.{name}", path)
+    return module
 
 
 def make_groups(rank: int, sizes: Sequence[int]) -> SimpleNamespace:
@@ -109,7 +102,7 @@ def make_groups(rank: int, sizes: Sequence[int]) -> SimpleNamespace:
         for number, place in enumerate(places):
             members.setdefault(tuple(place[axis] for axis in fixed), []).append(number)
         for numbers in members.values():
-            group = dist.new_group(numbers, timedelta(seconds=_PATIENCE))
+            group = dist.new_group(numbers, PATIENCE)
             if rank in numbers:
                 found[name] = group
     return SimpleNamespace(**found)
@@ -117,13 +110,7 @@ def make_groups(rank: int, sizes: Sequence[int]) -> SimpleNamespace:
 
 def run_rank(rank: int, sizes: Sequence[int], settings: dict[str, Any], module: Any) -> None:
     """Join the others, and write down what this rank gets."""
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{settings['folder']}/rendezvous",
-        timeout=timedelta(seconds=_PATIENCE),
-        world_size=int(np.prod(sizes)),
-        rank=rank,
-    )
+    join_ranks(settings["folder"], rank, math.prod(sizes))
     groups, vpp = make_groups(rank, sizes), settings["vpp"]
     config = SimpleNamespace(
         max_seqlen_per_dp_cp_rank=LIMIT // sizes[2],

@@ -4,13 +4,9 @@
 context_size, max_length, whose wrapper it is, and the folder for what each rank says.
 """
 
-import hashlib
 import importlib
 import json
-import os
-import signal
 import sys
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +15,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-NUM_BATCHES = 3
+from tests.samples.schedules.rank_processes import (
+    PATIENCE,
+    digest,
+    do_without_gpus,
+    join_ranks,
+    run_ranks,
+)
 
-# Seconds that a rank waits for another one, and after which each process ends, whatever happens.
-_PATIENCE, _LIFETIME = 30, 60
+NUM_BATCHES = 3
 
 
 def draw_batch(reader: int, number: int) -> list[dict[str, Any]]:
@@ -56,29 +57,16 @@ def summarize(samples: dict[int, dict[str, torch.Tensor]]) -> list[Any]:
     ]
 
 
-def digest(value: torch.Tensor) -> str:
-    return hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()[:16]
-
-
 def main(settings: dict[str, Any]) -> None:
-    """Run all ranks, forked from this process: importing torch takes most of the time."""
+    """Run all ranks."""
     wrapper = find_wrapper(theirs=settings["theirs"])
-    signal.alarm(_LIFETIME)
-    ranks = []
-    for rank in range(settings["num_ranks"]):
-        ranks.append(os.fork())
-        if not ranks[-1]:
-            signal.alarm(_LIFETIME)  # a fork does not inherit it
-            run_rank(rank, settings, wrapper)
-            os._exit(0)
-    sys.exit(any(os.waitpid(process, 0)[1] for process in ranks))
+    run_ranks(settings["num_ranks"], lambda rank: run_rank(rank, settings, wrapper))
 
 
 def find_wrapper(*, theirs: bool) -> Any:
     """Return Megatron Core's class, made to work without GPUs, or ours."""
     if theirs:
-        torch.Tensor.cuda = lambda self: self  # type: ignore[assignment, method-assign]
-        torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]
+        do_without_gpus()
         return importlib.import_module(
             "megatron.core.datasets.data_schedule"
         ).HybridCPDataLoaderWrapper
@@ -89,15 +77,11 @@ def find_wrapper(*, theirs: bool) -> Any:
 def run_rank(rank: int, settings: dict[str, Any], wrapper: Any) -> None:
     """Join the others, and write down what this rank gets."""
     num_ranks, context = settings["num_ranks"], settings["context_size"]
-    patience = timedelta(seconds=_PATIENCE)
-    meeting = f"file://{settings['folder']}/meeting"
-    dist.init_process_group(
-        "gloo", init_method=meeting, timeout=patience, world_size=num_ranks, rank=rank
-    )
+    join_ranks(settings["folder"], rank, num_ranks)
     same_share = [
-        dist.new_group(list(range(i, num_ranks, context)), patience) for i in range(context)
+        dist.new_group(list(range(i, num_ranks, context)), PATIENCE) for i in range(context)
     ]
-    alone = [dist.new_group([i], patience) for i in range(num_ranks)]
+    alone = [dist.new_group([i], PATIENCE) for i in range(num_ranks)]
     groups = SimpleNamespace(dp_cp=dist.group.WORLD, dp=same_share[rank % context], tp=alone[rank])
     config = SimpleNamespace(max_seqlen_per_dp_cp_rank=settings["max_length"])
     batches = [draw_batch(rank // context, number) for number in range(NUM_BATCHES)]

@@ -1,8 +1,6 @@
 """Sub-samples that find their ranks, in processes of their own and in this one."""
 
 import json
-from collections.abc import Iterator
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.forked import run_python
 from tests.samples.conversations.speakers import make_config
@@ -19,7 +16,6 @@ from zindex.datasets.data_schedule import HybridCPDataLoaderWrapper
 from zindex.datasets.utils import Split
 from zindex.datasets.varlen_dataset import VarlenDataset
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.schedules import exchange, hybrid_context
 from zindex.samples.schedules.balanced_context import BalancedCPScheduler
 
 CONFIG = SimpleNamespace(max_seqlen_per_dp_cp_rank=8)
@@ -81,31 +77,6 @@ def test_results_equal_megatron_cores(tmp_path: Path, num_ranks: int, context_si
     settings: Any = {"num_ranks": num_ranks, "context_size": context_size, "left_out": ("pairs",)}
     ours = run(tmp_path / "ours", **settings)
     assert ours == run(tmp_path / "theirs", **settings, theirs=True)
-
-
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Modules of Megatron Core that count as installed, by name: none at first."""
-    modules: dict[str, Any] = {}
-
-    def find(name: str) -> Any:
-        if name not in modules:
-            raise ImportError(name)
-        return modules[name]
-
-    for user in (exchange, hybrid_context):
-        monkeypatch.setattr(user, "importlib", SimpleNamespace(import_module=find))
-    return modules
-
-
-@pytest.fixture
-def groups(installed: dict[str, Any]) -> Iterator[Any]:
-    dist.init_process_group(
-        "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=30)
-    )
-    world = dist.group.WORLD
-    yield SimpleNamespace(dp_cp=world, dp=world, tp=world)
-    dist.destroy_process_group()
 
 
 def test_one_rank_gets_all(groups: Any) -> None:

@@ -1,15 +1,12 @@
 """Global batches that are packed, in processes of their own and in this one."""
 
 import json
-from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.forked import run_python
 from tests.samples.schedules import packing_process
@@ -24,7 +21,6 @@ from zindex.datasets.data_schedule import (
     wrap_data_iterator,
 )
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.schedules import rank_batch, steps
 from zindex.samples.schedules.packed_samples import TOKEN_KEYS, find_share
 
 SETTINGS: dict[str, Any] = {
@@ -96,21 +92,6 @@ def test_ranks_get_their_packs(tmp_path: Path, sizes: Any, scheduler: str) -> No
 def test_results_equal_megatrons(tmp_path: Path, sizes: Any, megatron_checkout: str) -> None:
     ours = run(tmp_path / "ours", **sizes)
     assert ours == run(tmp_path / "theirs", **sizes, theirs=megatron_checkout)
-
-
-@pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    def find(name: str) -> Any:
-        raise ImportError(name)
-
-    for user in (rank_batch, steps):
-        monkeypatch.setattr(user, "importlib", SimpleNamespace(import_module=find))
-    dist.init_process_group(
-        "gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=30)
-    )
-    names = ("dp_cp", "dp", "tp", "pp", "cp")
-    yield SimpleNamespace(**dict.fromkeys(names, dist.group.WORLD))
-    dist.destroy_process_group()
 
 
 def make_config(**settings: Any) -> SimpleNamespace:

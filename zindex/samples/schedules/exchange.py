@@ -25,6 +25,14 @@ _GETTERS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def find_class(module: str, name: str, default: Any) -> Any:
+    """Return a class of Megatron Core, or another one if Megatron Core is not installed."""
+    try:
+        return getattr(importlib.import_module(f"megatron.core.{module}"), name)
+    except ImportError:
+        return default
+
+
 def find_groups(collection: Any, names: Sequence[str], user: str) -> list[Any]:
     """Return process groups by Megatron Core's names.
 

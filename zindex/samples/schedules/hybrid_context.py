@@ -1,6 +1,5 @@
 """Distribute sub-samples over ranks, long ones over several ranks."""
 
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,7 +8,14 @@ import torch
 import torch.distributed as dist
 
 from zindex.errors import SourceError
-from zindex.samples.schedules.exchange import Sample, find_device, find_groups, gather_lengths
+from zindex.samples.schedules.balanced_context import BalancedCPScheduler
+from zindex.samples.schedules.exchange import (
+    Sample,
+    find_class,
+    find_device,
+    find_groups,
+    gather_lengths,
+)
 from zindex.samples.schedules.packed_samples import count_tokens, cut_samples
 from zindex.samples.schedules.steps import reroute_samples_to_dcp_ranks
 
@@ -52,7 +58,10 @@ class HybridCPDataLoaderWrapper:
         self.dp_cp_group, self.dp_group, self.tp_group = find_groups(
             pg_collection, ("dp_cp", "dp", "tp"), type(self).__name__
         )
-        self.cp_balancing_scheduler = _scheduler_class()(
+        scheduler = find_class(
+            "pipeline_parallel.hybrid_cp_schedule", "BalancedCPScheduler", BalancedCPScheduler
+        )
+        self.cp_balancing_scheduler = scheduler(
             max_seq_len_per_rank=config.max_seqlen_per_dp_cp_rank, dp_cp_group=self.dp_cp_group
         )
         self.total_hdp_gpus = self.dp_cp_group.size()
@@ -184,15 +193,3 @@ class HybridCPDataLoaderWrapper:
             sub-sample each.
         """
         return cut_samples(batch)
-
-
-def _scheduler_class() -> Any:
-    """Return Megatron Core's scheduler if it is installed, else ours."""
-    try:
-        return importlib.import_module(
-            "megatron.core.pipeline_parallel.hybrid_cp_schedule"
-        ).BalancedCPScheduler
-    except ImportError:
-        from zindex.samples.schedules.balanced_context import BalancedCPScheduler
-
-        return BalancedCPScheduler

@@ -1,6 +1,5 @@
 """The tensors of a packed sample on each rank of tensor, pipeline and context parallelism."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.schedules.exchange import Sample, find_device, find_groups
+from zindex.samples.schedules.exchange import Sample, find_class, find_device, find_groups
 from zindex.samples.schedules.packed_samples import TOKEN_KEYS, find_padding, find_share
 from zindex.samples.schedules.steps import broadcast_scalars, broadcast_tensor
 
@@ -98,10 +97,7 @@ def get_batch_on_this_rank_for_sequence_packing(
             batch[name] = torch.empty(shape, dtype=_DTYPES[name], device=device)
         broadcast_tensor(batch[name], source, tp_group)
     bounds, longest = batch["cu_seqlens_padded"], int(batch["max_seqlen"])
-    try:
-        kind = importlib.import_module("megatron.core.packed_seq_params").PackedSeqParams
-    except ImportError:
-        kind = _PackedSeqParams
+    kind = find_class("packed_seq_params", "PackedSeqParams", _PackedSeqParams)
     # Transformer Engine is given the lengths with padding as the lengths, as by Megatron Core.
     bounds_of = dict.fromkeys(
         (f"cu_seqlens_{side}" for side in ("q", "kv", "q_padded", "kv_padded")), bounds

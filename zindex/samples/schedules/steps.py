@@ -1,6 +1,5 @@
 """Steps of packing a global batch, with Megatron Core's names and arguments."""
 
-import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from zindex.samples.schedules.exchange import (
     Sample,
     SampleLengths,
     exchange,
+    find_class,
     find_device,
     gather_lengths,
 )
@@ -155,18 +155,10 @@ def create_data_iterator(
         bounds = [{name: sample[name] for name in _BOUNDS} for sample in new_samples]
         samples = [bounds] * num_stages
         samples[0 if rank == 0 else -1] = new_samples
-    iterators = [None if part is None else _iterate(part) for part in samples]
+    # Megatron Core's training loop can rewind its own kind.
+    rewindable = find_class("rerun_state_machine", "RerunDataIterator", iter)
+    iterators = [None if part is None else rewindable(iter(part)) for part in samples]
     return iterators if num_stages > 1 else iterators[0]
-
-
-def _iterate(samples: list[Sample]) -> Iterator[Sample]:
-    """Return an iterator that Megatron Core's training loop can rewind, if it is installed."""
-    try:
-        kind = importlib.import_module("megatron.core.rerun_state_machine").RerunDataIterator
-    except ImportError:
-        return iter(samples)
-    rewindable: Iterator[Sample] = kind(iter(samples))
-    return rewindable
 
 
 def reroute_samples_to_dcp_ranks(
