@@ -32,9 +32,9 @@ def test_processes_share_frames(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = FrameCache(tmp_path / "a.cache", 4, 9)
-    monkeypatch.setattr(frame_cache, "_FREE_NBYTES", 1 << 60)
+    monkeypatch.setattr(frame_cache, "FREE_NBYTES", 1 << 60)
     cache.put(0, 0, b"abc")
-    monkeypatch.setattr(frame_cache, "_FREE_NBYTES", 0)
+    monkeypatch.setattr(frame_cache, "FREE_NBYTES", 0)
     cache.put(1, 3, b"de")
     assert cache.find_missing(0, 2) == (0, 2)
     cache = FrameCache(tmp_path / "a.cache", 4, 9)

@@ -116,8 +116,8 @@ def test_without_room_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.M
             copies.open(file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    monkeypatch.setattr(plain_copies, "_FREE_NBYTES", 1 << 62)
-    monkeypatch.setattr(plain_copies, "_STEP_NBYTES", 1000)
+    monkeypatch.setattr(plain_copies, "FREE_NBYTES", 1 << 62)
+    monkeypatch.setattr(plain_copies, "STEP_NBYTES", 1000)
     with pytest.raises(StoreUnwritableError, match=rf"only [\d,]+ bytes would be left.* {message}"):
         copies.open(file)
     assert not [name for name in os.listdir(copies.folder) if "partial" in name or "json" in name]

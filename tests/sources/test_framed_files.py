@@ -86,7 +86,7 @@ def is_framed(files: PartFiles) -> bool:
 def test_lines_are_read_in_place(
     tmp_path: Path, caches: Path, form: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame_cache, "_FREE_NBYTES", limit)
+    monkeypatch.setattr(frame_cache, "FREE_NBYTES", limit)
     files = JsonlFiles(write(tmp_path, name_of("jsonl", form), PACKS[form](TEXT)), prepare_nbytes=1)
     expected = read_all(files)
     for seed in range(3):  # the first time from the file, then from the cache

@@ -50,6 +50,16 @@ def lines(**sizes: int) -> Counter[str]:
     return Counter(f"{name}:{number}" for name, size in sizes.items() for number in range(size))
 
 
+def three_epochs(folder: Path) -> Callable[[], MergedDataset]:
+    return lambda: MergedDataset([texts(folder, max_epochs=3)])
+
+
+def by_epoch(*runs: Run) -> list[Counter[str]]:
+    """Return how often each line was delivered in each of three epochs."""
+    samples = [sample for run in runs for sample in run.samples()]
+    return [Counter(s["id"] for s in samples if s["__epoch__"] == epoch) for epoch in range(3)]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_sources_are_added_dropped_taken_back_and_reweighted(
     folder: Path, size: tuple[int, int], caplog: pytest.LogCaptureFixture
@@ -84,9 +94,7 @@ def test_sources_are_added_dropped_taken_back_and_reweighted(
 def test_added_files_are_read_from_the_next_epoch_on(
     folder: Path, size: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def make() -> MergedDataset:
-        return MergedDataset([texts(folder, max_epochs=3)])
-
+    make = three_epochs(folder)
     first = Run(make, 2, 1)
     first.advance(33)
     write(folder, "c", 25)
@@ -98,9 +106,7 @@ def test_added_files_are_read_from_the_next_epoch_on(
     found = progress(make(), second.merged_states())["texts"]
     assert found.epochs_begun >= 2
     assert found.num_items > 0
-    samples = first.samples() + second.samples() + third.drain().samples()
-    by_epoch = [Counter(s["id"] for s in samples if s["__epoch__"] == epoch) for epoch in range(3)]
-    assert by_epoch == [
+    assert by_epoch(first, second, third.drain()) == [
         lines(a=40, b=40),
         lines(a=40, b=40, c=25),
         lines(a=40, b=40, c=25, d=7),
@@ -155,9 +161,7 @@ def test_changed_files_are_refused_also_if_others_are_added(folder: Path, change
 def test_files_and_lines_may_be_added_anywhere(
     folder: Path, size: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def make() -> MergedDataset:
-        return MergedDataset([texts(folder, max_epochs=3)])
-
+    make = three_epochs(folder)
     first = Run(make, 2, 1)
     first.advance(33)
     write(folder, "0", 7)
@@ -170,9 +174,7 @@ def test_files_and_lines_may_be_added_anywhere(
     write(folder / "more", "c", 7)
     write(folder, "0", 9)
     third = Run(make, 2, 2, second.merged_states()).drain()
-    samples = first.samples() + second.samples() + third.samples()
-    by_epoch = [Counter(s["id"] for s in samples if s["__epoch__"] == epoch) for epoch in range(3)]
-    assert by_epoch == [
+    assert by_epoch(first, second, third) == [
         lines(a=40, b=40),
         lines(**{"0": 7}, a=44, aa=25, b=40),
         lines(**{"0": 9}, a=44, aa=25, b=40, c=7),

@@ -8,8 +8,9 @@ from pathlib import Path
 from zindex.io.local import free_nbytes
 from zindex.io.system_errors import reading
 
-# Bytes that caches leave free, and bytes between checks.
-_FREE_NBYTES, _STEP_NBYTES = 1 << 30, 1 << 26
+#: Bytes that caches and copies leave free, also those of a decompression bomb, and bytes between
+#: checks.
+FREE_NBYTES, STEP_NBYTES = 1 << 30, 1 << 26
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -54,8 +55,8 @@ class FrameCache:
     def put(self, number: int, offset: int, content: bytes) -> None:
         """Add a frame; after the first failure, such as of a full disk, none is added."""
         if self._left <= 0 and not self._is_full:
-            self._is_full = free_nbytes(self._path.parent) < _FREE_NBYTES
-            self._left = _STEP_NBYTES
+            self._is_full = free_nbytes(self._path.parent) < FREE_NBYTES
+            self._left = STEP_NBYTES
         if self._is_full:
             return
         self._left -= len(content)

@@ -204,27 +204,30 @@ def _whole(answer: Any, nbytes: int) -> memoryview:
 
 def head(path: ObjectPath) -> Head | None:
     """Return the metadata of an object, or None if it does not exist."""
+    meta = _look_up(path)
+    return None if meta is None else _head(meta)
+
+
+def modified_seconds(path: ObjectPath) -> float | None:
+    """Return the modification time of an object in seconds since 1970; None if it is missing."""
+    meta = _look_up(path)
+    return None if meta is None else float(meta["last_modified"].timestamp())
+
+
+def _look_up(path: ObjectPath) -> Mapping[str, Any] | None:
+    """Return what the store has on an object, or None if it does not exist."""
     if not path.key:
         return None
     try:
-        meta = ask(path, "looked up", lambda client: client.head(path.key))
+        meta: Mapping[str, Any] = ask(path, "looked up", lambda client: client.head(path.key))
     except FileNotFoundError:
         return None
-    return _head(meta)
+    return meta
 
 
 def _head(meta: Mapping[str, Any]) -> Head:
     """Return the metadata of an object from a response."""
     return Head(int(meta["size"]), f"{meta['e_tag']} {meta['last_modified']}")
-
-
-def modified_seconds(path: ObjectPath) -> float | None:
-    """Return the modification time of an object in seconds since 1970; None if it is missing."""
-    try:
-        meta = ask(path, "looked up", lambda client: client.head(path.key))
-    except FileNotFoundError:
-        return None
-    return float(meta["last_modified"].timestamp())
 
 
 def list_names(path: ObjectPath) -> set[str]:

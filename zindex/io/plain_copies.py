@@ -25,7 +25,7 @@ from zindex.errors import StoreUnwritableError
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_chunks
 from zindex.io.file_list import SourceFile
-from zindex.io.frame_cache import FrameCache, boot_id
+from zindex.io.frame_cache import FREE_NBYTES, STEP_NBYTES, FrameCache, boot_id
 from zindex.io.local import free_nbytes, replacing
 from zindex.io.system_errors import unwritable
 
@@ -37,8 +37,6 @@ _VERSION = 1
 _EXPANSION = 4
 # Copies that no process uses are kept up to this share of a file system.
 _KEPT_SHARE = 0.1
-# Bytes that copies leave free, also those of a decompression bomb, and bytes between checks.
-_FREE_NBYTES, _STEP_NBYTES = 1 << 30, 1 << 26
 _LOCK = "in-use"
 
 
@@ -77,7 +75,7 @@ class PlainCopies:
         self._whole_lines = whole_lines
         # Sources that share a folder share its copies; a source that grows keeps them.
         parents = sorted({str(file.place.parent) for file in files})
-        key = _digest(parents, whole_lines, _VERSION)
+        key = digest_facts(parents, whole_lines, _VERSION)
         nbytes = sum({file.place: _needed(file) for file in files}.values())
         folders = private_folders("copies")[::-1]  # the temporary folder is local, homes may not be
         if not folders:
@@ -136,8 +134,8 @@ class PlainCopies:
             with contextlib.suppress(OSError):  # then reading the file raises, too
                 facts = os.path.realpath(file.place), file.nbytes, file.place.stat().st_mtime_ns
         if file.frames is not None:
-            return self.folder / f"{_digest(facts, boot_id())}.cache"
-        return self.folder / f"{_digest(facts, file.compression)}.json"
+            return self.folder / f"{digest_facts(facts, boot_id())}.cache"
+        return self.folder / f"{digest_facts(facts, file.compression)}.json"
 
     def _make(self, file: SourceFile, path: Path, record: Path) -> tuple[int, list[Damage]]:
         """Copy a file."""
@@ -158,7 +156,7 @@ class PlainCopies:
                             if place := chunk.rfind(b"\n") + 1:
                                 last = nbytes + place
                             nbytes += len(chunk)
-                            if nbytes - checked > _STEP_NBYTES:
+                            if nbytes - checked > STEP_NBYTES:
                                 checked = nbytes
                                 _check_free(path)
                 except DamageError as damage:
@@ -187,12 +185,13 @@ def _needed(file: SourceFile) -> int:
 def _check_free(path: Path) -> None:
     """Raise StoreUnwritableError if a file system is almost full."""
     free = free_nbytes(path.parent)
-    if free < _FREE_NBYTES:
+    if free < FREE_NBYTES:
         error = OSError(errno.ENOSPC, f"only {free:,} bytes would be left for other programs")
         raise unwritable(str(path), error)
 
 
-def _digest(*facts: object) -> str:
+def digest_facts(*facts: object) -> str:
+    """Return a file name for what determines the content of a file in a cache."""
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 

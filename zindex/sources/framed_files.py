@@ -18,7 +18,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import StoreError
-from zindex.io.file_chunks import SCAN_NBYTES, local_chunks, look_up, read_stored, remote_chunks
+from zindex.io.file_chunks import SCAN_NBYTES, content_chunks, look_up, read_stored
 from zindex.io.file_list import SourceFile
 from zindex.io.frames import CONTENT, MAX_FRAME_NBYTES, NO_CHECKSUM, Frames
 from zindex.sources.sample_offsets import FileScan, find_kept
@@ -109,8 +109,7 @@ def _find_blocks(file: SourceFile) -> Int64Array:
         if found is not None:
             return found
         logger.info("%s has no index (bgzip -i), it is read to find its blocks", file.url)
-    chunks = local_chunks(file, 0, SCAN_NBYTES) if file.is_local else remote_chunks(file, 0)
-    with closing(chunks):
+    with closing(content_chunks(file)) as chunks:
         return _make_table(_Blocks(chunks, nbytes).find())
 
 

@@ -55,17 +55,19 @@ def look_up_all(files: Sequence[SourceFile]) -> list[SourceFile]:
     return map_in_threads(min(NUM_REQUESTS, num_remote), look_up, files)
 
 
-def advance_nbytes(files: Sequence[SourceFile]) -> int:
+def advance_nbytes(files: Sequence[SourceFile], limit: int) -> int:
     """Return the stored bytes that are read in advance: of remote and compressed files.
 
-    Local files that have frames are read in place.
+    Local files that have frames are read in place. Frames are only looked for if the files have
+    more than ``limit`` bytes.
     """
-    found = {file.place: file for file in files if not file.is_cut}
-    return sum(
-        file.nbytes or 0
-        for file in found.values()
-        if not file.is_local or find_frames(file) is None
-    )
+    given = {file.place: file for file in files if not file.is_cut}
+    nbytes = sum(file.nbytes or 0 for file in given.values())
+    local = [file for file in given.values() if file.is_local]
+    if nbytes > limit and local:
+        framed = each_once(find_frames, local, is_shared=True)
+        nbytes -= sum(file.nbytes or 0 for file, one in zip(local, framed, strict=True) if one)
+    return nbytes
 
 
 def open_files(

@@ -272,7 +272,7 @@ class PartFiles(SampleFiles):
         if not self._prepare_nbytes:
             return []
         known = look_up_all(self._files)
-        nbytes = advance_nbytes(known)
+        nbytes = advance_nbytes(known, self._prepare_nbytes)
         if nbytes <= self._prepare_nbytes:
             return known
         logger.warning(

@@ -24,7 +24,7 @@ from zindex.errors import StoreError
 from zindex.io.file_list import SourceFile
 from zindex.io.local import write_once
 from zindex.io.objects import Place
-from zindex.io.plain_copies import locked
+from zindex.io.plain_copies import digest_facts, locked
 from zindex.io.request_threads import map_in_threads
 
 logger = logging.getLogger(__name__)
@@ -282,9 +282,8 @@ def _name_table(file: SourceFile, identity: str) -> Path | None:
         facts = (path, status.st_size, status.st_mtime_ns, identity, _VERSION)
     if file.nbytes != file.size:
         facts = (*facts, file.nbytes)
-    name = f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.table"
     folders = private_folders("samples")
-    return folders[0] / name if folders else None
+    return folders[0] / f"{digest_facts(*facts)}.table" if folders else None
 
 
 def _load(path: Path, file: SourceFile) -> FileScan | None:

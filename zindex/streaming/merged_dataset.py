@@ -289,7 +289,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             self.set_dataloader_states(state)
             return
         loaded, changes = self._check_state(state, from_url_level=False)
-        _, num_ranks = self._place or find_place()
+        _, num_ranks = self.place
         stream_starts.check_one_worker(loaded, changes, num_ranks, worker.num_workers)
         self._state, self._from_url_level = state or None, False
         # Other workers load theirs at their own times.
