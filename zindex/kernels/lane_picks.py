@@ -19,6 +19,8 @@ _TOTAL, _FIRST, _GIVEN, _PREVIOUS, _FOLLOWING = range(5)
 # Nodes of paths are entries, and steps, numbered after them. Their columns: the last search that
 # found a node, and the node before it. The third one is the queue.
 _FOUND, _PARENT, _QUEUE = range(3)
+# Picks of a source that a half may have more or fewer than its proportion, rounded down.
+_MAX_UNEVEN = 4
 
 
 @jit
@@ -293,11 +295,15 @@ def _add_node(node: int, parent: int, search: int, tail: int, nodes: Int64Array)
 @jit
 def _can_change(size: int, change: int, slack: int, total: int, part: int) -> bool:
     """Return whether the first half may have a changed part of some picks."""
-    exact, changed = total * (size // 2), part + change
-    low = exact // size
+    first, changed = size // 2, part + change
+    exact = total * first
+    low, past = exact // size, total // size
+    rest = total - past * size
     if change < 0:
-        return changed >= low - slack
-    return changed <= low + (1 if low * size < exact else 0) + slack
+        least = past * first + max(0, rest - (size - first))
+        return changed >= max(least, low - _MAX_UNEVEN) - slack
+    most = past * first + min(first, rest)
+    return changed <= min(most, low + _MAX_UNEVEN) + slack
 
 
 @jit

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ BLOCK_PICKS = 64
 # considered, and at least those of each source.
 _MAX_COMPUTED, _MAX_CELLS, _PICKS_OF_SOURCE = CHECKPOINT_PICKS, 1 << 16, 64
 _MAX_SMALL = 16  # sources, times halvings of the lanes, of which few picks are computed at a time
+_MAX_INTERPRETED = 1 << 12  # picks of one lane, times these
+_MAX_PERIOD = 1 << 17  # picks of all sources together
 _ONE = 1 << lane_picks.LAG_BITS
 # Lags at the start of a piece are in 2**-30 of a sample, so that they are rounded alike whether a
 # run is resumed or not.
@@ -32,15 +35,17 @@ _DIGIT = 4  # digit of a checkpoint for a number that is rounded down
 #: a later piece than the first, also its first pick, and for each source its lag there and its
 #: earlier picks modulo the lanes.
 Checkpoint = list[Any]
+#: Only ratios of percents matter; those of nested mixtures are fractions.
+Percent = float | Fraction
 
 
-def find_shares(percents: Sequence[float]) -> Int64Array:
+def find_shares(percents: Sequence[Percent]) -> Int64Array:
     """Return the shares of sources in 2**-55.
 
     Parameters
     ----------
     percents
-        Finite numbers >= 0, at least one of them > 0. Only their ratios matter.
+        Finite numbers or fractions >= 0, at least one of them > 0. Only their ratios matter.
 
     Returns
     -------
@@ -52,11 +57,16 @@ def find_shares(percents: Sequence[float]) -> Int64Array:
     >>> (find_shares([0.1, 0.3]) >> 53).tolist()
     [1, 3]
     """
-    ratios = [Fraction(repr(float(percent))) for percent in percents]
+    ratios = [to_fraction(percent) for percent in percents]
     whole = sum(ratios)
     shares = [ratio * _ONE // whole for ratio in ratios]
     shares[ratios.index(max(ratios))] += _ONE - sum(shares)
     return np.array(shares, np.int64)
+
+
+def to_fraction(percent: Percent) -> Fraction:
+    """Return a percent as it is written in decimals."""
+    return percent if isinstance(percent, Fraction) else Fraction(repr(float(percent)))
 
 
 def _apportion(amounts: Sequence[int], unit: int) -> list[int]:
@@ -68,20 +78,28 @@ def _apportion(amounts: Sequence[int], unit: int) -> list[int]:
     return found
 
 
+def to_units(lags: Int64Array) -> list[int]:
+    """Return lags in 2**-30 of a sample."""
+    units: list[int] = ((lags + (1 << (_SHIFT - 1))) >> _SHIFT).tolist()
+    return units
+
+
 class LanePicks:
     """Picks of a lane, and the state of all lanes that they depend on.
 
-    A piece is a span of steps with constant shares. In its first step, counts continue.
+    A piece is a span of steps with constant shares. In its first step, counts continue. If all
+    counts are in proportion after some steps, the first piece repeats these.
 
     Parameters
     ----------
     lane, num_lanes
         Number of the lane, from 0, and of all lanes.
-    num_sources
-        Sources of the mixture.
+    owed
+        Of each source, the picks that all lanes together owe it before the first one, in 2**-30.
     """
 
-    def __init__(self, lane: int, num_lanes: int, num_sources: int) -> None:
+    def __init__(self, lane: int, num_lanes: int, owed: Sequence[int]) -> None:
+        num_sources = len(owed)
         self.num_lanes = num_lanes
         sizes, is_second, first, size = [], [], 0, num_lanes
         while size > 1:
@@ -92,17 +110,18 @@ class LanePicks:
         self._path = np.array(sizes, np.int64), np.array(is_second, np.int64)
         counts = np.zeros((len(sizes), num_sources), np.int64)
         # Before the block of picks that are computed: lags, and counts as of the kernel.
-        self._state = np.zeros(num_sources, np.int64), counts, counts.copy()
+        self._state: Any = np.array(owed, np.int64) << _SHIFT, counts, counts.copy()
         self._after = self._state
         self._block = np.empty(0, np.int64)
         self._num_done = 0  # of the block
+        self.period = self.step = 0
         width = min(num_sources, num_lanes)
         self._most = 1 << min(_MAX_CELLS // width, _MAX_COMPUTED).bit_length() - 1
         self._most = max(self._most, BLOCK_PICKS)
         # Few sources and halvings seldom need to look far ahead.
         self._is_small = num_sources * (1 + len(sizes)) <= _MAX_SMALL
 
-    def open(self, percents: Sequence[float], start: int) -> None:
+    def open(self, percents: Sequence[Percent], start: int) -> None:
         """Begin a piece, at a pick."""
         if not any(percents):
             raise ConfigError(
@@ -114,11 +133,10 @@ class LanePicks:
         self.shares, self.start, self.step = shares, start, 0
         # Later pieces may be short.
         self._grows = self._is_small or start > 0
-        self.id = fingerprint({"shares": shares, "order": "halves"})[:8]
         divided = [divmod(share * self.num_lanes, _ONE) for share in shares]
         self._shares = tuple(np.array(numbers, np.int64) for numbers in zip(*divided, strict=True))
         lags, seen, _ = self._state
-        units = ((lags + (1 << (_SHIFT - 1))) >> _SHIFT).tolist()
+        units = to_units(lags)
         # Sources without a share leave their lags to the others; the sum is 0.
         found = [unit if share else 0 for unit, share in zip(units, self.shares, strict=True)]
         rest = sum(found)
@@ -130,9 +148,27 @@ class LanePicks:
         self._units = found
         self._begun = seen[0].tolist() if len(seen) else [0] * len(found)
         lags[:] = [unit << _SHIFT for unit in found]
+        self.period = 0 if start else self._find_period(percents)
+        if self.period:
+            self._block, (after, *_) = self._compute(self.period, self.period)
+            if np.abs(after - lags).max() >= _ONE >> 16:  # more than by rounding
+                self.period, self._block = 0, np.empty(0, np.int64)
+        order = "periods" if self.period else "halves"
+        self.id = fingerprint({"shares": shares, "order": order})[:8]
+
+    def _find_period(self, percents: Sequence[Percent]) -> int:
+        """Return the steps after which all lanes can have their exact shares; 0 if too many."""
+        ratios = [*map(to_fraction, percents)]
+        period = lcm(*((ratio / sum(ratios)).denominator for ratio in ratios))
+        width = min(len(ratios), self.num_lanes)
+        return period if self.num_lanes > 1 and period * width <= _MAX_PERIOD else 0
 
     def advance(self, num_steps: int) -> Int64Array:
         """Return the picks of the next steps, shape (steps,), up to a multiple of 64 of a piece."""
+        if self.period:
+            places = np.arange(self.step, self.step + num_steps) % self.period
+            self.step += num_steps
+            return self._block[places]
         if self._num_done == len(self._block):
             self._end_block()
             length = self._most - self.step % self._most
@@ -145,6 +181,8 @@ class LanePicks:
         return self._block[first : self._num_done]
 
     def _num_considered(self, length: int) -> int:
+        if self.period or not len(self._path[0]):
+            return 0
         if not self._grows:
             return self._most
         return min(max(length, _PICKS_OF_SOURCE * len(self.shares)), self._most)
@@ -153,11 +191,13 @@ class LanePicks:
         """Return picks after the state, the first ones of a block, and the state after them."""
         count: Any = lane_picks.count_picks
         halve: Any = lane_picks.halve_picks
-        if self._is_small and num_firm <= BLOCK_PICKS and not is_loaded(halve):
-            count, halve = interpret(count), interpret(halve)  # faster than loading them
         lags, seen, taken = state = tuple(numbers.copy() for numbers in self._state)
         whole, parts = self._shares
-        num_rows = num_firm + (self._num_considered(num_firm) if len(seen) else 0)
+        num_rows = num_firm + self._num_considered(num_firm)
+        num_cells = num_rows * len(lags) * (1 + len(seen))
+        is_short = num_cells <= _MAX_INTERPRETED if self.period else num_firm <= BLOCK_PICKS
+        if self._is_small and is_short and not is_loaded(halve):
+            count, halve = interpret(count), interpret(halve)  # faster than loading them
         shape = num_rows, min(len(lags), self.num_lanes)
         sources, numbers = np.empty(shape, np.int64), np.empty(shape, np.int64)
         lengths = np.empty(num_rows, np.int64)
@@ -172,6 +212,8 @@ class LanePicks:
     def _end_block(self) -> None:
         """Set the state to that after the last pick."""
         length, num_done = len(self._block), self._num_done
+        if self.period and self.step % self.period:
+            _, self._state = self._compute(self.step % self.period, length)
         if 0 < num_done < length:
             _, self._after = self._compute(num_done, length)
         if num_done:
@@ -184,6 +226,13 @@ class LanePicks:
             (first << _SHIFT) + share * self.num_lanes * self.step
             for first, share in zip(self._units, self.shares, strict=True)
         ]
+
+    def owed(self, num_back: int) -> Int64Array:
+        """Return the picks that each source lacks, in 2**-55, some of the last 64 steps before."""
+        self._num_done = max(0, self._num_done - num_back)
+        self.step -= num_back
+        self._end_block()
+        return self._state[0]
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the current step."""

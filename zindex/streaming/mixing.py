@@ -5,8 +5,19 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 
+import numpy as np
+
+from zindex.arrays import Int64Array
 from zindex.errors import StateMismatchError
-from zindex.loading.lane_picks import BLOCK_PICKS, CHECKPOINT_PICKS, Checkpoint, LanePicks
+from zindex.kernels.lane_picks import LAG_BITS
+from zindex.loading.lane_picks import (
+    BLOCK_PICKS,
+    CHECKPOINT_PICKS,
+    Checkpoint,
+    LanePicks,
+    Percent,
+    to_units,
+)
 from zindex.streaming.percents import ConstantPercents, Pieces
 from zindex.streaming.worker_slots import WorkerSlot
 
@@ -24,6 +35,11 @@ class ExactMixing:
     percents
         Finite numbers >= 0, at least one of them > 0, or pieces of them. Only their ratios matter.
         A source of percent 0 is never picked.
+    owed
+        Of each source, the picks that earlier worker slots owe it, in 2**-30: its share of all
+        their picks minus its own. None without them.
+    groups
+        Nested mixtures that each source is in, from the outermost one on.
 
     Notes
     -----
@@ -39,10 +55,17 @@ class ExactMixing:
     a slot is up to 2 off, until the slots are balanced again.
     """
 
-    def __init__(self, percents: Sequence[float] | Pieces) -> None:
+    def __init__(
+        self,
+        percents: Sequence[Percent] | Pieces,
+        owed: Sequence[int] = (),
+        groups: Sequence[Sequence[str]] = (),
+    ) -> None:
         fixed = isinstance(percents, Sequence)
         self._pieces: Pieces = ConstantPercents(percents) if fixed else percents  # type: ignore[arg-type, assignment]
-        self._percents: Sequence[float] = self._pieces.at(0).percents
+        self._percents: Sequence[Percent] = self._pieces.at(0).percents
+        self._owed = owed or [0] * self._pieces.num_sources
+        self._groups = groups or [()] * self._pieces.num_sources
 
     def blocks(
         self, slot: WorkerSlot, start: int, checkpoint: Checkpoint | None = None
@@ -64,14 +87,24 @@ class ExactMixing:
         StateMismatchError
             If the checkpoint is damaged, or of a piece that is not known.
         """
+        for own, report, _ in self._read(slot, start, checkpoint):
+            yield own.tolist(), report
+
+    def _read(
+        self, slot: WorkerSlot, start: int, checkpoint: Checkpoint | None
+    ) -> Iterator[tuple[Int64Array, Checkpoint | None, LanePicks]]:
+        """Yield blocks, with the picks that they end."""
         pieces = self._pieces
-        picks = LanePicks(slot.index, slot.count, pieces.num_sources)
+        picks = LanePicks(slot.index, slot.count, self._owed)
         begin = 0
         if checkpoint is not None and len(checkpoint) > _NUM_FACTS:
             begin = self._find_piece(checkpoint)
         self._open_piece(picks, begin)
         if checkpoint is not None and checkpoint[1] == picks.id:
             picks.restore(checkpoint, start - begin)
+        elif picks.period:
+            stop = pieces.reserve(begin, start)
+            picks.step = (start if stop is None else min(start, stop)) // picks.period * picks.period
         elif checkpoint is not None or start >= CHECKPOINT_PICKS:
             begin = pieces.at(start).start
             self._open_piece(picks, begin)
@@ -79,7 +112,8 @@ class ExactMixing:
         while True:
             stop = pieces.reserve(begin, begin + picks.step + BLOCK_PICKS)
             while stop is None or begin + picks.step < stop:
-                due = picks.step % CHECKPOINT_PICKS == 0 and (begin or picks.step)
+                due = not picks.period and picks.step % CHECKPOINT_PICKS == 0
+                due = due and (begin or picks.step)
                 report = picks.checkpoint() if due else None
                 length = (
                     BLOCK_PICKS if stop is None else min(BLOCK_PICKS, stop - begin - picks.step)
@@ -87,7 +121,7 @@ class ExactMixing:
                 own = picks.advance(length)
                 skip = max(0, start - (begin + picks.step - length))
                 if skip < length:
-                    yield own[skip:].tolist(), report
+                    yield own[skip:], report, picks
                 stop = pieces.reserve(begin, begin + picks.step + BLOCK_PICKS)
             begin = stop
             self._open_piece(picks, begin)
@@ -106,19 +140,54 @@ class ExactMixing:
             )
         return begin
 
+    def count_owed(self, positions: Sequence[tuple[int, Checkpoint | None]]) -> list[int]:
+        """Return the picks that all worker slots together owe each source, in 2**-30.
+
+        Parameters
+        ----------
+        positions
+            Picks of each worker slot, and its last checkpoint.
+        """
+        count, stop = len(positions), max(picks for picks, _ in positions)
+        owed = np.zeros(self._pieces.num_sources, np.int64)
+        first = max(range(count), key=lambda index: positions[index][0])
+        for index, (start, checkpoint) in enumerate(positions):
+            if start == stop and index != first:
+                continue
+            # What a slot has not picked up to the last pick of any counts as owed.
+            for own, _, picks in self._read(WorkerSlot.at(index, count, 1), start, checkpoint):
+                missing = own[: stop - start]
+                owed += np.bincount(missing, minlength=len(owed)) << LAG_BITS
+                owed -= np.array(picks.shares) * len(missing)
+                start += len(own)
+                if start >= stop:
+                    if index == first:
+                        owed += picks.owed(start - stop)
+                    break
+        return to_units(owed)
+
     def may_pick(self, left: Sequence[int], start: int) -> bool:
         """Return whether any of some sources has a percent > 0 at pick ``start`` or later."""
         return any(self._percents[source] > 0 for source in left) or self._pieces.may_pick(
             left, start
         )
 
-    def replace(self, step: int, left: Sequence[int]) -> int | None:
+    def replace(self, step: int, pick: int, left: Sequence[int]) -> int | None:
         """Return the pick instead of an exhausted source, of those left; None to skip it.
 
-        Sources are drawn by percent, in the current piece. A source that is not drawn changes
-        nothing, so this does not depend on which sources are known to be exhausted.
+        Sources are drawn by percent, in the current piece, from the innermost mixture that has any.
+        A source that is not drawn changes nothing, so this does not depend on which sources are
+        known to be exhausted.
         """
-        open_ones = [source for source in left if self._percents[source] > 0]
+        groups, own = self._groups, self._groups[pick]
+        open_ones: list[int] = []
+        for depth in range(len(own), -1, -1):
+            if not open_ones:
+                open_ones = [
+                    source
+                    for source in left
+                    if self._percents[source] > 0 and groups[source][:depth] == own[:depth]
+                ]
 
         def wait(source: int) -> float:
             word = blake2b(b"%d %d" % (step, source), digest_size=6).digest()
@@ -156,7 +225,7 @@ class CogdataMixing:
         """Return whether any source is left."""
         return bool(left)
 
-    def replace(self, step: int, left: Sequence[int]) -> int | None:
+    def replace(self, step: int, pick: int, left: Sequence[int]) -> int | None:
         """Return None: picks of exhausted sources are skipped."""
         return None
 

@@ -6,14 +6,16 @@ whole stream, of all worker slots together; each slot begins a piece at the same
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
 
 from zindex.errors import ConfigError
+from zindex.loading.lane_picks import Percent, to_fraction
 from zindex.loading.percent_board import Change, PercentBoard, gather_requests
 from zindex.plan.percent_schedules import Schedule, is_percent, is_read, parse_percent, percent_at
 from zindex.plan.tail import Tail
-from zindex.streaming.mixture_changes import name_children
+from zindex.streaming.mixture_tree import name_children
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Piece:
 
     #: First pick of the worker slot.
     start: int
-    percents: tuple[float, ...]
+    percents: tuple[Percent, ...]
 
 
 class Pieces(Protocol):
@@ -50,7 +52,7 @@ class Pieces(Protocol):
 class ConstantPercents:
     """A single piece."""
 
-    def __init__(self, percents: Sequence[float]) -> None:
+    def __init__(self, percents: Sequence[Percent]) -> None:
         self.num_sources = len(percents)
         self._piece = Piece(0, tuple(percents))
 
@@ -145,6 +147,37 @@ class LanePieces:
         return any(
             piece.percents[source] > 0 for piece in (self.at(start), *rest) for source in sources
         )
+
+
+class SpreadPieces:
+    """The pieces of a mixture whose nested mixtures are taken apart into their sources.
+
+    Parameters
+    ----------
+    pieces
+        Those of the datasets of the mixture.
+    spread
+        Of each source, the number of the dataset that it is in, and its share of that.
+    """
+
+    def __init__(self, pieces: Pieces, spread: Sequence[tuple[int, Fraction]]) -> None:
+        self.num_sources = len(spread)
+        self._pieces, self._spread = pieces, spread
+
+    def at(self, pick: int) -> Piece:
+        """Return the piece of a pick."""
+        piece = self._pieces.at(pick)
+        percents = [to_fraction(percent) for percent in piece.percents]
+        return Piece(piece.start, tuple(percents[number] * share for number, share in self._spread))
+
+    def reserve(self, start: int, stop: int) -> int | None:
+        """Return the start of the piece after that of a pick, having announced picks."""
+        return self._pieces.reserve(start, stop)
+
+    def may_pick(self, sources: Sequence[int], start: int) -> bool:
+        """Return whether any of some sources has a percent > 0 at a pick or later."""
+        numbers = [self._spread[source][0] for source in sources if self._spread[source][1]]
+        return self._pieces.may_pick(numbers, start)
 
 
 def check_percents(percents: Sequence[Any], *, exact: bool) -> None:
