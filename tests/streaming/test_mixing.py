@@ -121,6 +121,12 @@ def test_no_source_is_a_sample_off(percents: list[float], num_slots: int, num_st
     assert max(find_errors(percents, num_slots, num_steps)) < 1 + 1e-9
 
 
+def test_lanes_of_different_depth_pick_the_same_steps() -> None:
+    # For a few sources few picks are computed at a time, which must be those of all lanes.
+    percents = [3.4504096, 0.92048003, 0.68542785, 0.66351622, 0.36361566, 0.1, 0.1000001]
+    assert max(find_errors(percents, 3, 300)) < 1 + 1e-9
+
+
 def test_a_thousand_sources_have_their_shares() -> None:
     percents = [1 / (i + 1) for i in range(1000)]
     assert find_errors(percents, 1, 3000)[0] < 1 + 1e-9

@@ -118,8 +118,8 @@ class LanePicks:
         width = min(num_sources, num_lanes)
         self._most = 1 << min(_MAX_CELLS // width, _MAX_COMPUTED).bit_length() - 1
         self._most = max(self._most, BLOCK_PICKS)
-        # Few sources and halvings seldom need to look far ahead.
-        self._is_small = num_sources * (1 + len(sizes)) <= _MAX_SMALL
+        # Few sources and halvings, the most of any lane, seldom need to look far ahead.
+        self._is_small = num_sources * (1 + (num_lanes - 1).bit_length()) <= _MAX_SMALL
 
     def open(self, percents: Sequence[Percent], start: int) -> None:
         """Begin a piece, at a pick."""

@@ -104,7 +104,9 @@ class ExactMixing:
             picks.restore(checkpoint, start - begin)
         elif picks.period:
             stop = pieces.reserve(begin, start)
-            picks.step = (start if stop is None else min(start, stop)) // picks.period * picks.period
+            picks.step = (
+                (start if stop is None else min(start, stop)) // picks.period * picks.period
+            )
         elif checkpoint is not None or start >= CHECKPOINT_PICKS:
             begin = pieces.at(start).start
             self._open_piece(picks, begin)
