@@ -3,7 +3,7 @@
 import numpy as np
 
 from zindex.arrays import BoolArray, Float64Array, Int64Array
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import inline, jit
 
 #: Shares and lags are in 2**-55 of a sample.
 LAG_BITS = 55
@@ -195,7 +195,7 @@ def halve_picks(
     return num_rows, num_forced
 
 
-@jit
+@inline
 def _round_step(
     size: int,
     row: int,
