@@ -104,9 +104,7 @@ class ExactMixing:
             picks.restore(checkpoint, start - begin)
         elif picks.period:
             stop = pieces.reserve(begin, start)
-            picks.step = (
-                (start if stop is None else min(start, stop)) // picks.period * picks.period
-            )
+            picks.skip(start if stop is None else min(start, stop))
         elif checkpoint is not None or start >= CHECKPOINT_PICKS:
             begin = pieces.at(start).start
             self._open_piece(picks, begin)
@@ -117,12 +115,10 @@ class ExactMixing:
                 due = not picks.period and picks.step % CHECKPOINT_PICKS == 0
                 due = due and (begin or picks.step)
                 report = picks.checkpoint() if due else None
-                length = (
-                    BLOCK_PICKS if stop is None else min(BLOCK_PICKS, stop - begin - picks.step)
-                )
-                own = picks.advance(length)
-                skip = max(0, start - (begin + picks.step - length))
-                if skip < length:
+                most = BLOCK_PICKS if stop is None else min(BLOCK_PICKS, stop - begin - picks.step)
+                own = picks.advance(most)
+                skip = max(0, start - (begin + picks.step - len(own)))
+                if skip < len(own):
                     yield own[skip:], report, picks
                 stop = pieces.reserve(begin, begin + picks.step + BLOCK_PICKS)
             begin = stop
@@ -130,7 +126,8 @@ class ExactMixing:
 
     def _open_piece(self, picks: LanePicks, begin: int) -> None:
         self._percents = self._pieces.at(begin).percents
-        picks.open(self._percents, begin)
+        later = [(piece.start - begin, piece.percents) for piece in self._pieces.planned(begin)]
+        picks.open(self._percents, begin, later)
 
     def _find_piece(self, checkpoint: Checkpoint) -> int:
         """Return the first pick of the piece of a checkpoint."""

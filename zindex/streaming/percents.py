@@ -4,6 +4,7 @@ A piece is a span of the stream in which all percents are constant. Positions ar
 whole stream, of all worker slots together; each slot begins a piece at the same one of its picks.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -37,6 +38,10 @@ class Pieces(Protocol):
         """Return the piece of a pick."""
         ...
 
+    def planned(self, start: int) -> list[Piece]:
+        """Return the pieces after that of a pick, if no percents are set after it."""
+        ...
+
     def reserve(self, start: int, stop: int) -> int | None:
         """Return the start of the piece after that of pick ``start``, None if it is the last one.
 
@@ -59,6 +64,10 @@ class ConstantPercents:
     def at(self, pick: int) -> Piece:
         """Return the piece."""
         return self._piece
+
+    def planned(self, start: int) -> list[Piece]:
+        """Return no pieces."""
+        return []
 
     def reserve(self, start: int, stop: int) -> int | None:
         """Return None."""
@@ -104,17 +113,33 @@ class LanePieces:
 
     @cached_property
     def _pieces(self) -> list[Piece]:
+        return self._list()
+
+    def _list(self, last: float = math.inf) -> list[Piece]:
+        """Return the pieces, without changes after pick `last`."""
         changes: dict[int, dict[str, float]] = {}
         for iteration, sample, percents in self._changes:
             if iteration <= self._iteration:
                 changes[sample if iteration == self._iteration else 0] = percents
+        changes = {sample: changes[sample] for sample in changes if self._pick_of(sample) <= last}
         starts = {start for _, schedule in self._children for start, _ in schedule}
         found: dict[int, Piece] = {}
         for sample in sorted(starts | {*changes}):
             # Of the pieces that begin at one pick, the last one counts.
-            pick = max(0, -(-(sample - self._base) // self._step))
+            pick = self._pick_of(sample)
             found[pick] = Piece(pick, self._percents_at(sample, changes))
         return [*found.values()]
+
+    def _pick_of(self, sample: int) -> int:
+        """Return the first pick of the worker slot at a sample or after it."""
+        return max(0, -(-(sample - self._base) // self._step))
+
+    def planned(self, start: int) -> list[Piece]:
+        """Return the pieces after that of a pick, if no percents are set after it.
+
+        All worker slots know these at that pick, whichever later changes they have read.
+        """
+        return [piece for piece in self._list(start) if piece.start > start]
 
     def _percents_at(self, sample: int, changes: dict[int, dict[str, float]]) -> tuple[float, ...]:
         made = [start for start in changes if start <= sample]
@@ -166,9 +191,15 @@ class SpreadPieces:
 
     def at(self, pick: int) -> Piece:
         """Return the piece of a pick."""
-        piece = self._pieces.at(pick)
+        return self._spread_out(self._pieces.at(pick))
+
+    def _spread_out(self, piece: Piece) -> Piece:
         percents = [to_fraction(percent) for percent in piece.percents]
         return Piece(piece.start, tuple(percents[number] * share for number, share in self._spread))
+
+    def planned(self, start: int) -> list[Piece]:
+        """Return the pieces after that of a pick, if no percents are set after it."""
+        return [*map(self._spread_out, self._pieces.planned(start))]
 
     def reserve(self, start: int, stop: int) -> int | None:
         """Return the start of the piece after that of a pick, having announced picks."""
