@@ -98,6 +98,10 @@ def to_units(lags: Int64Array) -> list[int]:
     return units
 
 
+#: Halving -> path to it, and what it makes of a block of steps.
+_Shared = dict[int, tuple[list[int], dict[Any, Any]]]
+
+
 class _Piece(NamedTuple):
     """A span of steps with constant shares."""
 
@@ -121,10 +125,14 @@ class LanePicks:
         Number of the lane, from 0, and of all lanes.
     owed
         Of each source, the picks that all lanes together owe it before the first one, in 2**-30.
+    shared
+        Divisions that lanes share, if those of all lanes are computed in turn; empty at first.
     """
 
-    def __init__(self, lane: int, num_lanes: int, owed: Sequence[int]) -> None:
-        num_sources = len(owed)
+    def __init__(
+        self, lane: int, num_lanes: int, owed: Sequence[int], shared: _Shared | None = None
+    ) -> None:
+        num_sources, self._shared = len(owed), shared
         self.num_lanes = num_lanes
         sizes, is_second, first, size = [], [], 0, num_lanes
         while size > 1:
@@ -201,9 +209,9 @@ class LanePicks:
         """Return the picks of the next steps, shape (steps,), at most so many of 64 or less."""
         if self.step < self._repeated:
             stop = min(self.step + num_steps, self._repeated)
-            places = np.arange(self.step, stop) % self.period
+            picked: Int64Array = self._cycle[np.arange(self.step, stop) % self.period]
             self.step = stop
-            return self._cycle[places]
+            return picked
         if self._num_done == len(self._block):
             self._end_block()
             length = self._most - self.step % self._most
@@ -257,14 +265,40 @@ class LanePicks:
         sources, numbers = np.empty(shape, np.int64), np.empty(shape, np.int64)
         lengths = np.empty(num_rows, np.int64)
         pieces = self._pieces[:1] if is_cycle else self._pieces
-        self._count(count, pieces, lags, length, (sources, numbers, lengths))
-        whole, parts = self._pieces[0].picks
+        whole, parts = pieces[0].picks
         rates = whole + parts / _ONE
-        for level, (size, is_second) in enumerate(zip(*self._path, strict=True)):
-            of_step = sources[:num_rows], numbers[:num_rows], lengths[:num_rows]
-            counts = seen[level], taken[level]
-            num_rows, _ = halve(size, is_second, rates, counts, length, num_firm, *of_step)
-        return sources[:length, 0], state
+        block = self.start, self.step - self._num_done, length, num_firm
+        for level, size in enumerate((self.num_lanes, *self._path[0].tolist())):
+            known, counts = self._find_known(level), (seen[level - 1 :], taken[level - 1 :])
+            after = (counts[0][0], counts[1][0]) if level else (lags,)
+            if block in known:
+                num_rows, *found = known[block]
+                for array, kept in zip((sources, numbers, lengths, *after), found, strict=True):
+                    array[tuple(map(slice, kept.shape))] = kept
+                continue
+            rows = sources[:num_rows], numbers[:num_rows], lengths[:num_rows]
+            if not level:
+                self._count(count, pieces, lags, length, rows)
+            else:
+                is_second = self._path[1][level - 1]
+                num_rows, _ = halve(size, is_second, rates, after, length, num_firm, *rows)
+            if self._shared is not None:
+                width = lengths[:num_rows].max()
+                kept = sources[:num_rows, :width], numbers[:num_rows, :width], lengths[:num_rows]
+                known[block] = num_rows, *(array.copy() for array in (*kept, *after))
+        picked: Int64Array = sources[:length, 0]
+        return picked, state
+
+    def _find_known(self, level: int) -> dict[Any, Any]:
+        """Return the picks after some halvings that this lane and the one before have, by block."""
+        if self._shared is None:
+            return {}
+        path = self._path[1][:level].tolist()
+        before, known = self._shared.get(level, ([], {}))
+        if before != path:
+            known = {}
+        self._shared[level] = path, known
+        return known
 
     def _count(
         self,
@@ -315,7 +349,8 @@ class LanePicks:
         self._num_done = max(0, self._num_done - num_back)
         self.step -= num_back
         self._end_block()
-        return self._state[0]
+        lags: Int64Array = self._state[0]
+        return lags
 
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the current step."""

@@ -74,8 +74,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         Called with an iterator over mixed samples, it yields other samples (dicts). It is called
         again every ``yield_segment`` samples, and must yield buffered samples when its input ends.
     mixing
-        ``"exact"`` keeps the number of samples of each dataset within one of its share at all
-        times, over all worker slots and nearly always in each of them
+        ``"exact"`` keeps the number of samples of each dataset, also of nested ones, within one of
+        its share at all times, over all worker slots and nearly always in each of them
         (`zindex.streaming.mixing.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples per call of the yield function, which are reread on resuming. A resumed run keeps
