@@ -50,6 +50,8 @@ def test_padding_and_waiting_are_those_of_batches(tmp_path: Path, train_type: st
     assert table[0] == "batches of 2 ranks:"
     assert table[2].split()[0] == "300"
     assert table[2].split()[-1] == "packed"
+    assert "no full step" not in table[-1]
+    assert "no full step" in batch_lines([choice], choice.num_batches + 1)[-1]
     assert json.dumps([item.to_json() for item in found.values()])
 
 
