@@ -201,9 +201,13 @@ class LanePicks:
     def _find_period(self, percents: Sequence[Percent]) -> int:
         """Return the steps after which all lanes can have their exact shares; 0 if too many."""
         ratios = [*map(to_fraction, percents)]
-        period = lcm(*((ratio / sum(ratios)).denominator for ratio in ratios))
+        whole, period = sum(ratios), int(self.num_lanes > 1)
         width = min(len(ratios), self.num_lanes)
-        return period if self.num_lanes > 1 and period * width <= _MAX_PERIOD else 0
+        for ratio in ratios:
+            period = lcm(period, (ratio / whole).denominator)
+            if period * width > _MAX_PERIOD:
+                return 0
+        return period
 
     def advance(self, num_steps: int) -> Int64Array:
         """Return the picks of the next steps, shape (steps,), at most so many of 64 or less."""
@@ -267,7 +271,7 @@ class LanePicks:
         pieces = self._pieces[:1] if is_cycle else self._pieces
         whole, parts = pieces[0].picks
         rates = whole + parts / _ONE
-        block = self.start, self.step - self._num_done, length, num_firm
+        block = self.start, self.step - self._num_done, length, num_firm, is_cycle
         for level, size in enumerate((self.num_lanes, *self._path[0].tolist())):
             known, counts = self._find_known(level), (seen[level - 1 :], taken[level - 1 :])
             after = (counts[0][0], counts[1][0]) if level else (lags,)
