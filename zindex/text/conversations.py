@@ -304,7 +304,9 @@ class ConversationParser:
         if read is None:
             known = [x for x in parts if x != "images" or self.keeps_images]
             read = {field for name in known for field in self._fields(name)}
-            self._read_fields[parts] = read
+            self._read_fields[parts] = read = read | {"__key__", "__url__"}
+        if record.keys() <= read:
+            return []
         return [
             name
             for name, value in record.items()
