@@ -85,7 +85,10 @@ DIRECT = [
     (f"{{% for m in messages %}}{{% with x = 1 %}}<{_BLOCK}>{{% endwith %}}{{% endfor %}}", True),
     (f"{{% for m in messages recursive %}}{_BLOCK}{{% endfor %}}", False),
     (f"{{% macro say(m) %}}{_BLOCK}{{% endmacro %}}{{{{ say(messages[0]) }}}}", False),
-    (f"{{% for m in messages %}}{{% filter upper %}}{_BLOCK}{{% endfilter %}}{{% endfor %}}", False),
+    (
+        f"{{% for m in messages %}}{{% filter upper %}}{_BLOCK}{{% endfilter %}}{{% endfor %}}",
+        False,
+    ),
     (f"{{% set m = messages[0] %}}{{% set x %}}{_BLOCK}{{% endset %}}{{{{ x }}}}", False),
     ("{% for m in messages %}({% generation %}{% break %}{% endgeneration %}){% endfor %}", True),
     (

@@ -40,8 +40,7 @@ class GenerationTag(Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         start, stop = (
-            nodes.Output([nodes.Name(name, "load", lineno=line)], lineno=line)
-            for name in MARKS
+            nodes.Output([nodes.Name(name, "load", lineno=line)], lineno=line) for name in MARKS
         )
         # Variables set in a block are local to it.
         return [start, nodes.Scope(body, lineno=line), stop]
