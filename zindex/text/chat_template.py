@@ -169,8 +169,9 @@ class ChatTemplate:
 
         if self._writes_directly:
             start, stop = Mark(), Mark()
-            marks = dict(zip(MARKS, (start, stop), strict=True))
-            values = self._values(messages, tools, False, variables, marks)
+            values = self._values(
+                messages, tools, False, variables, dict(zip(MARKS, (start, stop), strict=True))
+            )
             written = self._run(self._list_pieces, values)
             found = split_marks(written, start, stop)
             if found is not None:
@@ -178,12 +179,12 @@ class ChatTemplate:
                 _check_calls(text, messages)
                 return text, found[1]
         text = self.render(messages, tools=tools, variables=variables)
-        marks = dict(zip(MARKS, unused_characters(text), strict=True))
-        start, stop = marks.values()
+        first, last = unused_characters(text)
+        marks = dict(zip(MARKS, (first, last), strict=True))
         marked = self._render(self._template, messages, tools, False, variables, marks)
         pieces, spans, place = [], list[tuple[int, int]](), 0
-        for number, piece in enumerate(marked.split(start)):
-            inside, _, outside = piece.partition(stop) if number else ("", "", piece)
+        for number, piece in enumerate(marked.split(first)):
+            inside, _, outside = piece.partition(last) if number else ("", "", piece)
             if number:
                 spans.append((place, place + len(inside)))
             pieces += [inside, outside]
