@@ -20,9 +20,9 @@ from zindex.errors import (
 from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.io import files
 from zindex.io.backoff import Backoff
+from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.fields import GrowingKey, GrowingSchema
-from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.history import Entry, History, parse_entry
 from zindex.keyed.growing.homes import HomeReader
 from zindex.keyed.growing.numbered_log import NumberedLog
