@@ -188,11 +188,16 @@ def test_choices_without_their_tokens_are_refused(tmp_path: Path) -> None:
     scores = [[item.astype("float32") for item in own] for own in top]
     masks = [np.ones(len(item), bool) for item in ids]
     values = {"prompt": ids, "completion": ids, "completion_mask": masks}
-    save_bin(tmp_path, values | {"topk_ids": top, "topk_logprobs": scores})
-    packed = PackedDataset(DatasetFactory.load("distill", tmp_path, 0))
+    save_bin(tmp_path / "a", values | {"topk_ids": top, "topk_logprobs": scores})
+    packed = PackedDataset(DatasetFactory.load("distill", tmp_path / "a", 0))
     packed.__getitems__([0])
     with pytest.raises(SourceError, match="completion and topk_ids of a record must be of one"):
         packed.__getitems__([0, 1])
+    scores[0][1] = scores[0][1][:1]
+    save_bin(tmp_path / "b", values | {"topk_ids": top, "topk_logprobs": scores})
+    packed = PackedDataset(DatasetFactory.load("distill", tmp_path / "b", 0))
+    with pytest.raises(SourceError, match="topk_ids and topk_logprobs of a record must be of one"):
+        packed.__getitems__([0])
 
 
 def test_documents_are_packed_and_long_ones_divided(tmp_path: Path) -> None:
