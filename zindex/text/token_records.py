@@ -182,8 +182,13 @@ class TokenRecords(EncodedFiles):
         texts = [part.text for sequence in sequences for part in sequence.parts]
         return (sample, sequences, values), texts
 
-    def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
-        found = self._join_all([x for _, sequences, _ in batch for x in sequences], batch)
+    def _encode(self, batch: Sequence[_Draft]) -> dict[_Key, Encoded]:
+        # Equal parts are tokenised once.
+        keys = (sequence.keys for _, sequences, _ in batch for sequence in sequences)
+        return self._encode_parts([*dict.fromkeys(chain.from_iterable(keys))], batch)
+
+    def _finish(self, batch: Sequence[_Draft], encoded: Mapping[_Key, Encoded]) -> Iterator[Sample]:
+        found = self._join_all([x for _, sequences, _ in batch for x in sequences], encoded)
         is_limited = self.report is not None or bool(self.settings.limits.limits)
         for sample, sequences, values in batch:
             whole = [*islice(found, len(sequences))]
@@ -295,12 +300,10 @@ class TokenRecords(EncodedFiles):
         return cut
 
     def _join_all(
-        self, sequences: Sequence[TextSequence], batch: Sequence[_Draft]
+        self, sequences: Sequence[TextSequence], parts: Mapping[_Key, Encoded]
     ) -> Iterator[Encoded]:
-        """Yield whole sequences of a batch."""
-        # Equal parts are tokenised once.
+        """Yield whole sequences of a batch, given their parts."""
         keys = [sequence.keys for sequence in sequences]
-        parts = self._encode_parts([*dict.fromkeys(chain.from_iterable(keys))], batch)
         pieces, counts = list[Encoded](), list[int]()
         for sequence, own in zip(sequences, keys, strict=True):
             count = len(pieces)
