@@ -307,7 +307,8 @@ def make_records_table(kind: str, runs: dict[str, list[Figures]], megabytes: flo
             f"byte pairs of {_PIECES:,} pieces, each encoder on one core; GB/s: of the jsonl",
             f"plain batch loop: {_BATCH:,} objects at once, ids joined and written; no masks"
             + ("" if kind == "short" else ", texts by apply_chat_template of transformers"),
-            "zindex: masks found and stored, what was encoded written twice, and synced",
+            "zindex: a thread encodes while another one reads, renders and writes; masks found and "
+            "stored, what was encoded written twice, and synced",
             "without imports",
         ],
     )

@@ -165,19 +165,18 @@ class ChatTemplate:
         SourceError, ConfigError
             As ``render``; also if the template modifies rendered blocks.
         """
-        from zindex.text.generation_tag import MARKS, Mark, split_marks
+        from zindex.text.generation_tag import MARKS, Mark, find_blocks
 
         if self._writes_directly:
             start, stop = Mark(), Mark()
             values = self._values(
                 messages, tools, False, variables, dict(zip(MARKS, (start, stop), strict=True))
             )
-            written = self._run(self._list_pieces, values)
-            found = split_marks(written, start, stop)
+            text, written = self._run(self._list_pieces, values)
+            found = find_blocks(written, start, stop)
             if found is not None:
-                text = "".join(found[0])
                 _check_calls(text, messages)
-                return text, found[1]
+                return text, found
         text = self.render(messages, tools=tools, variables=variables)
         first, last = unused_characters(text)
         marks = dict(zip(MARKS, (first, last), strict=True))
@@ -285,11 +284,10 @@ class ChatTemplate:
             **(marks or {}),
         }
 
-    def _list_pieces(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the texts that the template writes, one by one."""
+    def _list_pieces(self, values: Mapping[str, Any]) -> tuple[str, list[str]]:
+        """Return the text of a conversation, and the pieces that the template writes."""
         pieces = list(self._template.generate(values))
-        self._template.environment.concat(pieces)  # within the limit of a text
-        return pieces
+        return self._template.environment.concat(pieces), pieces
 
     def _run(self, render: Callable[[Mapping[str, Any]], T], values: Mapping[str, Any]) -> T:
         """Return what a function makes of the variables of a conversation; errors of `render`."""

@@ -16,7 +16,7 @@ _STREAMED = (nodes.Template, nodes.If, nodes.For, nodes.Scope, nodes.With)
 
 
 class Mark(str):
-    """A mark that a template writes as this very object."""
+    """A mark that a template writes as this very object; its text is empty."""
 
     __slots__ = ()
 
@@ -62,21 +62,18 @@ def writes_directly(template: nodes.Template) -> bool:
     return count == 0
 
 
-def split_marks(
-    pieces: Sequence[str], start: Mark, stop: Mark
-) -> tuple[list[str], list[Span]] | None:
-    """Return the texts among what a template wrote, and the span of each block; None if one is cut.
+def find_blocks(pieces: Sequence[str], start: Mark, stop: Mark) -> list[Span] | None:
+    """Return the span of each block, given what a template wrote; None if one is cut.
 
     Examples
     --------
     >>> start, stop = Mark(), Mark()
-    >>> split_marks(["a", start, "bc", stop], start, stop)
-    (['a', 'bc'], [(1, 3)])
+    >>> find_blocks(["a", start, "bc", stop], start, stop)
+    [(1, 3)]
     """
-    texts, spans, place, first = list[str](), list[Span](), 0, -1
+    spans, place, first = list[Span](), 0, -1
     for piece in pieces:
         if type(piece) is not Mark:
-            texts.append(piece)
             place += len(piece)
         elif piece is start and first < 0:
             first = place
@@ -85,4 +82,4 @@ def split_marks(
             first = -1
         else:
             return None
-    return (texts, spans) if first < 0 else None
+    return spans if first < 0 else None

@@ -200,9 +200,7 @@ def test_bytes_are_no_lines(tmp_path: Path) -> None:
     for name, rows in {"s": [b"\0"], "t": ["text", b"\0"]}.items():
         source = ListFiles({"a.jsonl": [[{"image": value} for value in rows]]})
         import_records(source, tmp_path / name, client=SERIAL)
-    with pytest.raises(
-        ConfigError, match=r"the field 'image' of .*s holds bytes, which JSON la"
-    ):
+    with pytest.raises(ConfigError, match=r"the field 'image' of .*s holds bytes, which JSON la"):
         export_keyed(tmp_path / "s", tmp_path / "o", client=SERIAL)
     with pytest.raises(
         StoreError, match=r"record 1 of .*t has bytes, which JSON lacks; read the re"
