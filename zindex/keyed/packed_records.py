@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -190,7 +191,7 @@ class PackedRecords:
             self._place(_Placed(field, items, np.arange(len(own)), first[own], own))
         self._masked: set[str] = set()
         # By axes, the first field with several values of each token, and how many.
-        self._several: dict[tuple[str, ...], tuple[str, Int64Array]] = {}
+        self._several: dict[Any, tuple[str, Int64Array]] = {}
         self._rest: list[Field] = []
         for field in fields:
             if field.key not in self._placed:
@@ -229,9 +230,9 @@ class PackedRecords:
             spans, shape = CopySpans(found.starts, found.stops, places), (len(self._owners),)
         else:
             self.store.check_equal(self.records, {key: own.lengths, field.key: found.counts})
-            other, lengths = self._several.setdefault(field.axes, (field.key, found.lengths))
+            other, counts = self._several.setdefault(field.axes, (field.key, found.lengths))
             rows = np.repeat(self.records, found.counts)
-            self.store.check_equal(rows, {other: lengths, field.key: found.lengths})
+            self.store.check_equal(rows, {other: counts, field.key: found.lengths})
             most = int(found.lengths.max(initial=0))
             before = np.cumsum(own.lengths) - own.lengths
             places = np.repeat(placed.places - before, own.lengths) + np.arange(len(found.starts))
