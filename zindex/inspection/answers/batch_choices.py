@@ -1,6 +1,6 @@
 """What each choice of batches costs: padding, and ranks that wait for others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -88,8 +88,7 @@ def measure_batches(
     Cost: reads the bounds of all records, no tokens. Memory: 16 bytes per record.
     """
     found: list[BatchChoice] = []
-    for max_tokens in budgets:
-        dataset = _open(store_url, max_tokens, generation)
+    for max_tokens, dataset in _open(store_url, budgets, generation):
         sizes = dataset.sample_sizes()
         if not len(sizes):
             raise PlanError(f"{store_url} must have samples to be divided into batches, has none")
@@ -102,8 +101,10 @@ def measure_batches(
     return found
 
 
-def _open(store_url: PlaceLike, max_tokens: int, generation: int | None) -> BaseDataset:
-    """Return the dataset of a store whose samples a budget holds."""
+def _open(
+    store_url: PlaceLike, budgets: Sequence[int], generation: int | None
+) -> Iterator[tuple[int, BaseDataset]]:
+    """Yield each budget, and the dataset of a store whose samples it holds."""
     opened = open_records(store_url, generation)
     schema = find_declared(opened.spec)
     store: KeyedStore = StoreFactory.create("zarr")
@@ -118,9 +119,11 @@ def _open(store_url: PlaceLike, max_tokens: int, generation: int | None) -> Base
                 f"got {', '.join(store.keys)}; leave out max_tokens (--max-tokens)"
             )
         schema = max(known, key=lambda item: len(item.keys))
-    is_whole = "records" in schema.modes
-    whole: Any = {} if is_whole else {"documents": "respect", "tail": "exact"}
-    return DatasetFactory.create(schema, max_tokens, **whole).open(store)
+    options: Any = {"mode": "records"}
+    if "records" not in schema.modes:
+        options = {"mode": "windows", "documents": "respect", "tail": "exact"}
+    for max_tokens in budgets:
+        yield max_tokens, DatasetFactory.create(schema, max_tokens, **options).open(store)
 
 
 def _measure(order: TokenOrder, num_ranks: int) -> BatchChoice:
