@@ -28,7 +28,7 @@ from zindex.keyed.growing.inspection import verify_growing
 from zindex.keyed.growing.writer import append
 from zindex.store.commit import read_sealed, seal
 from zindex.store.record_reader import RecordReader
-from zindex.store.tokenizer_note import TokenizerNote, write_note
+from zindex.store.tokenizer_note import NOTE_KEY, TokenizerNote, write_note
 
 #: Numbers of the rollouts at generation 4: the first generation is evicted later.
 AT_FOUR = [*range(2), *range(2, 6), 6, 7]
@@ -160,3 +160,7 @@ def test_verify_checks_token_ids(tmp_path: Path) -> None:
     [invalid] = verify_growing(root).invalid
     assert "got 20 in record 2 of" in invalid.problem
     assert invalid.key.endswith("/words_value")
+    (root / NOTE_KEY).write_text("{}")
+    found = verify_growing(root)
+    assert [damage.key for damage in found.damages] == [NOTE_KEY]
+    assert not found.invalid

@@ -25,6 +25,7 @@ from zindex.keyed.growing.homes import home_path, read_file
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.keyed.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
 from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
+from zindex.store.tokenizer_note import NOTE_KEY
 from zindex.store.verify import DamagedFile, StoreReport, verify_store
 
 
@@ -124,7 +125,13 @@ def verify_growing(
             raise
         except ZindexError as error:
             report.add(f"{LOG_KEY}/{number}", _shorten(error))
-    live, num_ids = log.history.find_live(), log.read_num_ids()
+    live, num_ids = log.history.find_live(), None
+    try:
+        num_ids = log.read_num_ids()
+    except StoreUnavailableError:
+        raise
+    except ZindexError as error:
+        report.add(NOTE_KEY, _shorten(error))
     for home in log.history.homes:
         _verify_home(log, home, bool(live[home.start : home.stop].any()), num_ids, report)
         advance(1)
