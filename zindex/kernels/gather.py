@@ -1,8 +1,8 @@
-"""Read spans of many files into arrays with pread(2).
+"""Read spans of many files into arrays, with pread(2) or from maps.
 
 The system call for a span takes less time than its Python call, so this kernel reads files itself,
 from descriptors that its caller keeps open. A file that is truncated meanwhile gives a short read,
-where a memory map would end the process.
+where a memory map would end the process, so that its caller maps only files that it has leased.
 
 Rows are bytes of any dtype, so that there is one compiled version; integers may be widened to
 int64.
@@ -46,6 +46,8 @@ CHECKSUM_NBYTES = 12
 #: Address of one byte per window of rows, whether the system has been told to read it, or 0; rows
 #: of a window, and windows of a file.
 ADVISED, WINDOW_LENGTH, WINDOWS_PER_SHARD = 13, 14, 15
+#: Address of one int64 per file: the address of its map and the bytes of that, or 0 without a map.
+MAPS = 16
 
 #: Fields of a decoder: its zstd context, addresses of ``ZSTD_decompressDCtx`` and ``crc32c_value``,
 #: address and size of its memory, and the record and number of the chunk that is decoded there.
@@ -164,18 +166,41 @@ def _read_span(
             if not wide:
                 memcpy(pointer(target), pointer(source), count * row_nbytes)
         else:
-            if wide:
-                count = min(count, scratch_nbytes // row_nbytes)
-            nbytes = count * row_nbytes
             offset = load_int64(record + 8 * BASE) + skip * row_nbytes
             offset += chunk * load_int64(record + 8 * STRIDE)
-            if pread(descriptor, pointer(source), nbytes, offset) != nbytes:
-                return False
+            mapped = find_mapped(load_int64(record + 8 * MAPS) + 8 * shard, offset, count * row_nbytes)
+            if wide and not mapped:
+                count = min(count, scratch_nbytes // row_nbytes)
+            nbytes = count * row_nbytes
+            if not mapped:
+                if pread(descriptor, pointer(source), nbytes, offset) != nbytes:
+                    return False
+            elif wide:
+                source = mapped
+            else:
+                memcpy(pointer(target), pointer(mapped), nbytes)
         if wide:
             widen(source, target, count, load_int64(record + 8 * WIDTH))
         target += count * target_nbytes
         row += count
     return True
+
+
+@jit
+def find_mapped(slot: int, offset: int, nbytes: int) -> int:
+    """Return the address of bytes of a file, 0 if they are not mapped.
+
+    Parameters
+    ----------
+    slot
+        Address of the address of the map's record.
+    offset, nbytes
+        The bytes.
+    """
+    record = load_int64(slot)
+    if not record or offset + nbytes > load_int64(record + 8):
+        return 0
+    return int(load_int64(record)) + offset
 
 
 @jit
@@ -197,7 +222,10 @@ def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, d
     if body < 1 or nbytes > load_int64(decoder + 8 * MEMORY_NBYTES) - (stored - memory):
         return 0
     offset = load_int64(load_int64(index) + 8 * chunk)
-    if pread(descriptor, pointer(stored), nbytes, offset) != nbytes:
+    mapped = find_mapped(load_int64(record + 8 * MAPS) + 8 * shard, offset, nbytes)
+    if mapped:
+        stored = mapped
+    elif pread(descriptor, pointer(stored), nbytes, offset) != nbytes:
         return 0
     if checksum_nbytes and load_int64(record + 8 * VERIFIED):
         found = call_checksum(load_int64(decoder + 8 * CHECKSUM), stored, body)

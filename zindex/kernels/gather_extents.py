@@ -19,14 +19,15 @@ from zindex.kernels._jit import (
     pread,
     store_uint8,
 )
+from zindex.kernels.gather import find_mapped
 from zindex.kernels.widening import widen
 
 #: Fields of a group, the spans of one array with one target: bounds of its spans, which groups may
 #: share; offset added to them in this array; addresses of two int64 arrays over extents, the ends
 #: in values and the places of the values, which are bytes of a file or addresses; of an int32 array
-#: over extents, the file of each or -1; and of an int64 array (files, 2), the addresses of each
-#: file's descriptor + 1 (int32), 0 where it is closed, and of a byte that is set to 1 when the file
-#: is read; number of extents; bytes of a value, negative if signed; address and length of the
+#: over extents, the file of each or -1; and of an int64 array (files, 3), the addresses of each
+#: file's descriptor + 1 (int32), 0 where it is closed, of a byte that is set to 1 when the file is
+#: read, and of its map as of `zindex.kernels.gather`; number of extents; bytes of a value, negative if signed; address and length of the
 #: target; the conversion of values; and, written by the kernel, the largest value that it widened,
 #: -1 if one was negative.
 FIRST, STOP, SHIFT, ENDS, PLACES, FILE_OF, FILES, NUM_EXTENTS, WIDTH = range(9)
@@ -166,12 +167,15 @@ def _copy_span(
         source = load_int64(record[PLACES] + 8 * extent) + (start - first) * nbytes
         file = load_int32(record[FILE_OF] + 4 * extent)
         if length > 0 and file >= 0:
-            cells = record[FILES] + 16 * file
+            cells = record[FILES] + 24 * file
             descriptor = load_int32(load_int64(cells)) - 1
             if descriptor < 0:
                 return False
             store_uint8(load_int64(cells + 8), 1)
-            if form == COPY:
+            mapped = find_mapped(load_int64(cells + 16), source, length * nbytes)
+            if mapped:
+                source, file = mapped, -1
+            elif form == COPY:
                 wanted = length * nbytes
                 if pread(descriptor, pointer(target), wanted, source) != wanted:
                     return False

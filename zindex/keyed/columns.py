@@ -16,6 +16,7 @@ from zindex.formats.keyed.keyed_array import KeyedArray, join_records
 from zindex.kernels.widening import widen_rows
 from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_file_values
 from zindex.samples.batch import empty_array
+from zindex.store.reader import count_spans
 from zindex.store.rows import RowReader, Spans, read_many
 
 _INT64 = np.dtype(np.int64)
@@ -176,6 +177,7 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
             if value is not None
         }
     read_many(wanted)
+    count_spans(wanted)
     for read, found in converted:
         read.put(found)
     for same, width, found in shared:

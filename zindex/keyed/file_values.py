@@ -4,30 +4,28 @@ Nothing is copied to shared memory: values are pickled as the description of the
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
-from weakref import WeakMethod
 
 import numpy as np
 
 from zindex.arrays import AnyArray, Int32Array, Int64Array
 from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.keyed_array import KeyedArray
-from zindex.io.leased_maps import LeasedMaps
 from zindex.io.local import map_file
 from zindex.kernels import gather_extents
-from zindex.kernels.gather import DESCRIPTORS, USED
+from zindex.kernels.gather import DESCRIPTORS, MAPS, USED
 from zindex.store.open_array import OpenArray
+from zindex.store.open_files import SPANS_BEFORE_MAPS
 from zindex.store.open_files import table as open_files
 from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 
+# What the kernel needs of the record of a file.
+_CELLS = [DESCRIPTORS, USED, MAPS]
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
-# Spans that a process reads before it asks for leases, which take as long as some hundreds.
-_SPANS_BEFORE_MAPS = 4096
 # Less than what malloc takes from the system anew at every call.
 _SCRATCH_NBYTES = 1 << 16
 
@@ -91,66 +89,34 @@ class FileValues:
     Notes
     -----
     Pickled as the description of its files, which each process opens on first use. If a file is
-    truncated while open, reads of the lost part raise an error. A process that reads many spans
-    maps the files for which it gets a lease; see `zindex.io.leased_maps`.
+    truncated while open, reads of the lost part raise an error.
     """
 
     def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool = False) -> None:
         self.mapped = mapped
         self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
         self.dtype = np.dtype(self.arrays[0].dtype)
-        self._num_spans = 0
-        self._files: dict[str, FlatFile] = {}
 
     def __len__(self) -> int:
         return sum(array.length for array in self.arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_num_spans": 0, "_files": dict[str, FlatFile]()}
-        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped} | own
+        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped}
 
     @property
     def table(self) -> "_Table":
         """The extents in this process; callers that use its addresses keep a reference."""
         table: _Table | None = vars(self).get("_table")
-        is_due = not self.mapped and self._num_spans >= _SPANS_BEFORE_MAPS
-        if table is not None and not is_due and table.is_held():
-            return table
-        leases = None
-        if is_due:
-            self._num_spans = -sys.maxsize  # once a lease was asked for, files are read again
-            leases = LeasedMaps(WeakMethod(self._drop_table))
-        made = _Table(self.arrays, self._files, mapped=self.mapped, leases=leases)
-        if table is None:
-            made = vars(self).setdefault("_table", made)  # concurrent threads share one table
-        else:
-            vars(self)["_table"] = made
-        return made
-
-    def _drop_table(self) -> None:
-        """Have the extents looked up again."""
-        vars(self).pop("_table", None)
-
-    def count_spans(self, count: int) -> None:
-        """Count spans that this process reads: many of them pay for maps."""
-        self._num_spans += count
+        if table is None:  # concurrent threads share one table
+            table = vars(self).setdefault("_table", _Table(self.arrays, mapped=self.mapped))
+        return table
 
 
 class _Table:
-    """A column's extents in this process; keeps their memory alive.
+    """A column's extents in this process; keeps their memory alive."""
 
-    ``files`` are those that were checked before, and may be open, by path; others are added.
-    """
-
-    def __init__(
-        self,
-        arrays: Sequence[KeyedArray],
-        files: dict[str, FlatFile],
-        *,
-        mapped: bool,
-        leases: LeasedMaps | None = None,
-    ) -> None:
-        self.mapped, self.leases, self._known = mapped, leases, files
+    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool) -> None:
+        self.mapped, self.num_spans = mapped, 0
         self.dtype = np.dtype(arrays[0].dtype)
         self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
         self.places = np.concatenate([array.span_start for array in arrays])
@@ -164,7 +130,7 @@ class _Table:
             stop = first + len(array.span_start)
             self._add(array, self.places[first:stop], self.file_of[first:stop])
             first = stop
-        self.files = np.zeros((len(self.readers), 2), np.int64)
+        self.files = np.zeros((len(self.readers), 3), np.int64)
         for number in range(len(self.readers)):
             self.bind(number)
         #: The fields used by `zindex.kernels.gather_extents`.
@@ -177,10 +143,6 @@ class _Table:
             -self.dtype.itemsize if self.dtype.kind == "i" else self.dtype.itemsize,
         )
 
-    def is_held(self) -> bool:
-        """Return whether all maps may be read."""
-        return self.leases is None or self.leases.is_held()
-
     def _add(self, array: KeyedArray, places: Int64Array, file_of: Int32Array) -> None:
         """Register the extents of a shard: in a file, or at an address."""
         for number in np.flatnonzero(array.span_start < 0).tolist():
@@ -192,24 +154,16 @@ class _Table:
         if not in_file.any():
             return
         needed = int((starts + lengths * self.dtype.itemsize)[in_file].max())
-        reader = self._known.get(array.path)
-        content = None
+        nbytes = _check_size(array, needed)
         if self.mapped:
-            content = map_file(array.path, _check_size(array, needed))
-        elif reader is None:
-            version = None if array.modified is None else str(array.modified)
-            reader = FlatFile(array.path, _check_size(array, needed), np.uint8, version)
-            self._known[array.path] = reader
-        if self.leases is not None:
-            content = self.leases.map(array.path, needed, array.modified)
-        if content is not None:
+            content = map_file(array.path, nbytes)
             self.owners.append(content)
             places[in_file] += content.ctypes.data
             return
-        assert reader is not None
+        version = None if array.modified is None else str(array.modified)
         file_of[in_file] = len(self.readers)
         # All keys of a file share its descriptor.
-        self.readers.append(reader)
+        self.readers.append(FlatFile(array.path, nbytes, np.uint8, version))
 
     def bind(self, number: int) -> OpenArray:
         """Make a file's descriptor visible to kernels, and return its state in this process."""
@@ -217,8 +171,15 @@ class _Table:
         if self.bound.get(number) is not array:
             self.bound[number] = array
             self.owners.append(array)  # another thread's kernel may still read the previous one
-            self.files[number] = array.records[0, DESCRIPTORS : USED + 1]
+            self.files[number] = array.records[0, _CELLS]
         return array
+
+    def count_spans(self, count: int) -> None:
+        """Count spans that are read; many of them have the files mapped."""
+        before, self.num_spans = self.num_spans, self.num_spans + count
+        if before < SPANS_BEFORE_MAPS <= self.num_spans:
+            for array in self.bound.values():
+                open_files.map_files(array)
 
     def open(self, starts: Int64Array, stops: Int64Array) -> None:
         """Open the files of spans for kernels; errors are left to the reads."""
@@ -299,8 +260,8 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
         address = target.__array_interface__["data"][0]
         table = opened.get(id(values))
         if table is None:
-            values.count_spans(len(read.spans.starts))
             table = opened[id(values)] = values.table
+            table.count_spans(len(read.spans.starts))
         tables.append(table)
         record = table.record
         groups.append((*bounds, read.shift, *record, address, target.size, form, 0))

@@ -12,7 +12,7 @@ from zindex.io.helper_threads import run_with_helpers
 from zindex.store.chunk_reader import FileReader
 from zindex.store.codecs import lend_decoder
 from zindex.store.open_array import OpenArray
-from zindex.store.open_files import table
+from zindex.store.open_files import SPANS_BEFORE_MAPS, table
 from zindex.store.rows import RowReader, Spans, check_counts, check_places, read_one_by_one
 
 #: Called when a store is opened, so that its readers see the current files.
@@ -102,6 +102,16 @@ class LocalReader(FileReader):
         return _call_gather(
             fields, start, start + len(rows), start, np.zeros(3, np.int64), array.decoder_nbytes
         )
+
+
+def count_spans(wanted: Iterable[Spans]) -> None:
+    """Count spans of local arrays that were read: the files of those with many are mapped."""
+    for spans in wanted:
+        if isinstance(spans.reader, LocalReader):
+            array = spans.reader.bind()
+            before, array.num_spans = array.num_spans, array.num_spans + len(spans.starts)
+            if before < SPANS_BEFORE_MAPS <= array.num_spans:
+                table.map_files(array)
 
 
 def _read_ahead(wanted: Iterable[Spans]) -> None:
