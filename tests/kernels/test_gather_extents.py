@@ -71,7 +71,7 @@ class Groups:
         flat = np.array(self.spans, np.int64).reshape(-1, 3).T
         groups, scratch = np.array(self.rows, np.int64), self.held[0].ctypes.data
         spans = (np.ascontiguousarray(column) for column in flat)
-        is_done = gather_extents(groups, *spans, scratch, SCRATCH_NBYTES, self.state)
+        is_done = gather_extents(groups, *spans, scratch, SCRATCH_NBYTES, 0, self.state)
         #: The largest values of the groups.
         self.largest = groups[:, LARGEST].tolist()
         return is_done

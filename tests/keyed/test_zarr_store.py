@@ -123,8 +123,8 @@ def maps_from_the_first_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "leases").write_bytes(b"x")
     if not can_map(tmp_path / "leases"):
         pytest.skip("the file system of temporary files has no leases")
-    for name, count in (("MAPS", 1), ("KERNEL", 0)):
-        monkeypatch.setattr(f"zindex.store.reader.SPANS_BEFORE_{name}", count)
+    monkeypatch.setattr("zindex.store.open_files.SPANS_BEFORE_MAPS", 1)
+    monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", 0)
     monkeypatch.setattr("zindex.store.reader.FEW_SPANS", 0)
 
 

@@ -36,7 +36,7 @@ def _maps_from_the_first_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     forget_all_files()
     monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", 0)
     monkeypatch.setattr("zindex.store.reader.FEW_SPANS", 0)
-    monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_MAPS", 1)
+    monkeypatch.setattr("zindex.store.open_files.SPANS_BEFORE_MAPS", 1)
     yield
     forget_all_files()
     assert not table.maps
@@ -81,7 +81,7 @@ def test_files_that_are_opened_later_are_mapped_too(tmp_path: Path, codec: Codec
 def test_arrays_are_not_mapped_before_many_spans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_MAPS", 3)
+    monkeypatch.setattr("zindex.store.open_files.SPANS_BEFORE_MAPS", 3)
     files = write_flat(tmp_path, 2)
     for count in (0, 0, 2, 2):
         read(files)

@@ -134,7 +134,6 @@ def _read_span(
     shard_length = load_int64(record + 8 * SHARD_LENGTH)
     chunk_length = load_int64(record + 8 * CHUNK_LENGTH)
     row_nbytes = load_int64(record + 8 * ROW_NBYTES)
-    verified = load_int64(record + 8 * VERIFIED)
     indices = load_int64(record + 8 * INDICES)
     target_nbytes = 8 if wide else row_nbytes
     row = start
@@ -144,22 +143,13 @@ def _read_span(
         chunk = within // chunk_length
         skip = within - chunk * chunk_length
         number = shard * load_int64(record + 8 * CHUNKS_PER_SHARD) + chunk
-        if verified and not indices and load_uint8(verified + number) == 0:
-            return False
-        advised = load_int64(record + 8 * ADVISED)
-        if advised:
-            window = shard * load_int64(record + 8 * WINDOWS_PER_SHARD)
-            window += within // load_int64(record + 8 * WINDOW_LENGTH)
-            if load_uint8(advised + window) == 0:
-                return False
-        descriptor = load_int32(load_int64(record + 8 * DESCRIPTORS) + 4 * shard) - 1
+        descriptor = find_descriptor(record, shard, within, number)
         if descriptor < 0:
             return False
-        store_uint8(load_int64(record + 8 * USED) + shard, 1)
         count = min(chunk_length - skip, stop - row)
         source = scratch if wide else target
         if indices:
-            source = _decode(record, descriptor, shard, chunk, number, decoder)
+            source = decode(record, descriptor, shard, chunk, number, decoder)
             if not source:
                 return False
             source += skip * row_nbytes
@@ -187,6 +177,28 @@ def _read_span(
 
 
 @jit
+def find_descriptor(record: int, shard: int, within: int, number: int) -> int:
+    """Return the descriptor of a file that is open, or -1.
+
+    It is -1, too, if the chunk of this number needs to be verified, or the window of the row
+    ``within`` the file to be advised.
+    """
+    verified = load_int64(record + 8 * VERIFIED)
+    if verified and load_int64(record + 8 * INDICES) == 0 and load_uint8(verified + number) == 0:
+        return -1
+    advised = load_int64(record + 8 * ADVISED)
+    if advised:
+        window = shard * load_int64(record + 8 * WINDOWS_PER_SHARD)
+        window += within // load_int64(record + 8 * WINDOW_LENGTH)
+        if load_uint8(advised + window) == 0:
+            return -1
+    descriptor = load_int32(load_int64(record + 8 * DESCRIPTORS) + 4 * shard) - 1
+    if descriptor >= 0:
+        store_uint8(load_int64(record + 8 * USED) + shard, 1)
+    return int(descriptor)
+
+
+@jit
 def find_mapped(slot: int, offset: int, nbytes: int) -> int:
     """Return the address of bytes of a file, 0 if they are not mapped.
 
@@ -204,7 +216,7 @@ def find_mapped(slot: int, offset: int, nbytes: int) -> int:
 
 
 @jit
-def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, decoder: int) -> int:
+def decode(record: int, descriptor: int, shard: int, chunk: int, number: int, decoder: int) -> int:
     """Return the address of the verified values of a compressed chunk, 0 if there are none."""
     memory = int(load_int64(decoder + 8 * MEMORY))
     if (

@@ -16,7 +16,6 @@ from zindex.formats.keyed.keyed_array import KeyedArray, join_records
 from zindex.kernels.widening import widen_rows
 from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_file_values
 from zindex.samples.batch import empty_array
-from zindex.store.reader import count_spans
 from zindex.store.rows import RowReader, Spans, read_many
 
 _INT64 = np.dtype(np.int64)
@@ -145,11 +144,17 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
     wanted: list[Spans] = []
     converted: list[tuple[ColumnRead, AnyArray]] = []
     shared: list[tuple[list[int], int, AnyArray]] = []
-    for same in _group_shifted(reads):
+    others: list[int] = []
+    for number, read in enumerate(reads):
+        if read.is_gathered and read.is_direct:
+            files.append((number, read))
+        else:
+            others.append(number)
+    for same in _group_shifted(reads, others):
         first, last = reads[same[0]], reads[same[-1]]
         if len(same) > 1 and (width := first.row_width):
             values, spans, low, high = first.values, first.spans, first.shift, last.shift
-            assert not isinstance(values, FileValues)
+            assert isinstance(values, RowReader)
             source = empty_array((len(spans.starts), width + high - low), values.dtype)
             wanted.append(Spans(values, spans.starts + low, spans.stops + high, source.reshape(-1)))
             shared.append((same, width, source))
@@ -162,7 +167,7 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
             converted.append((read, source))
             read = read._replace(target=source)
         values, (starts, stops, places), target, shift = read
-        if isinstance(values, FileValues):
+        if read.is_gathered:
             files.append((number, read))
         else:
             if shift:
@@ -177,7 +182,6 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
             if value is not None
         }
     read_many(wanted)
-    count_spans(wanted)
     for read, found in converted:
         read.put(found)
     for same, width, found in shared:
@@ -201,15 +205,16 @@ def _widen_rows(
     return int(widen_rows(addresses[0], nbytes, rows.shape[1], *numbers, (len(rows), width)))
 
 
-def _group_shifted(reads: Sequence[ColumnRead]) -> Iterable[list[int]]:
+def _group_shifted(reads: Sequence[ColumnRead], numbers: Iterable[int]) -> Iterable[list[int]]:
     """Group the reads of one `RowReader` that differ in their shift alone, as inputs and targets.
 
     It is then read once for all of them; `gather_file_values` does the same for files. Returns
     their numbers, by shift.
     """
     groups: dict[Any, list[int]] = {}
-    for number, read in enumerate(reads):
-        is_file = isinstance(read.values, FileValues) or not read.is_direct
-        key = number if is_file else (id(read.values), id(read.spans), read.target.shape)
+    for number in numbers:
+        read = reads[number]
+        is_other = read.is_gathered or not read.is_direct
+        key = number if is_other else (id(read.values), id(read.spans), read.target.shape)
         groups.setdefault(key, []).append(number)
     return [sorted(same, key=lambda number: reads[number].shift) for same in groups.values()]

@@ -1,4 +1,4 @@
-"""Values of a key in extents of files, gathered into batches by one kernel call.
+"""Values of keys in local files, gathered into batches by one kernel call.
 
 Nothing is copied to shared memory: values are pickled as the description of their files.
 """
@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from zindex.formats.keyed.keyed_array import KeyedArray
 from zindex.io.local import map_file
 from zindex.kernels import gather_extents
 from zindex.kernels.gather import DESCRIPTORS, MAPS, USED
+from zindex.store.codecs import lend_decoder
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import SPANS_BEFORE_MAPS
 from zindex.store.open_files import table as open_files
+from zindex.store.reader import NO_DECODER, LocalReader, kernel_pays
 from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 
@@ -51,11 +53,19 @@ class ColumnRead(NamedTuple):
     shift: int = 0
 
     @property
+    def is_gathered(self) -> bool:
+        """Whether `gather_file_values` reads these values."""
+        values = self.values
+        if isinstance(values, FileValues):
+            return True
+        return isinstance(values, LocalReader) and kernel_pays() and values.has_record
+
+    @property
     def is_direct(self) -> bool:
         """Whether the reader itself converts to the target's dtype."""
         kept, wanted = self.values.dtype, self.target.dtype
-        is_truth = wanted == _BOOL and kept.kind != "f" and isinstance(self.values, FileValues)
-        return wanted in (kept, _INT64) or is_truth
+        is_same = wanted in (kept, _INT64)
+        return is_same or (wanted == _BOOL and kept.kind != "f" and self.is_gathered)
 
     @property
     def row_width(self) -> int:
@@ -104,16 +114,41 @@ class FileValues:
         return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped}
 
     @property
-    def table(self) -> "_Table":
+    def table(self) -> "_Extents":
         """The extents in this process; callers that use its addresses keep a reference."""
-        table: _Table | None = vars(self).get("_table")
+        table: _Extents | None = vars(self).get("_table")
         if table is None:  # concurrent threads share one table
-            table = vars(self).setdefault("_table", _Table(self.arrays, mapped=self.mapped))
+            table = vars(self).setdefault("_table", _Extents(self.arrays, mapped=self.mapped))
         return table
 
 
-class _Table:
-    """A column's extents in this process; keeps their memory alive."""
+class _Chunks:
+    """The files of a Zarr array as `_Extents` are those of `FileValues`."""
+
+    def __init__(self, reader: LocalReader) -> None:
+        self.reader, self.array = reader, reader.bind()
+        self.decoder_nbytes = self.array.decoder_nbytes
+        itemsize = reader.dtype.itemsize
+        width = -itemsize if reader.dtype.kind == "i" else itemsize
+        self.record = 0, reader.record(self.array), 0, 0, 0, width
+
+    def count_spans(self, count: int) -> None:
+        """Count spans that are read."""
+        open_files.count_spans(self.array, count)
+
+    def open(self, starts: Int64Array, stops: Int64Array) -> None:
+        """Have the system read spans ahead."""
+        self.reader.read_ahead(starts, stops)
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return values ``[start, stop)``, after verifying their chunks."""
+        return self.reader.read(start, stop)
+
+
+class _Extents:
+    """The extents of a key in this process; keeps their memory alive."""
+
+    decoder_nbytes = 0
 
     def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool) -> None:
         self.mapped, self.num_spans = mapped, 0
@@ -225,12 +260,12 @@ def _check_size(array: KeyedArray, needed: int) -> int:
 
 
 def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
-    """Fill targets with spans of values in files, by calls of one kernel.
+    """Fill targets with spans of values in local files, by calls of one kernel.
 
     Parameters
     ----------
     reads
-        Direct reads of `FileValues`, with spans inside their columns and targets.
+        Direct reads, with `ColumnRead.is_gathered` and spans inside their columns and targets.
 
     Returns
     -------
@@ -239,14 +274,13 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
         conversions to int64 tell it.
     """
     groups: list[tuple[int, ...]] = []
-    tables: list[_Table] = []
-    opened: dict[int, _Table] = {}
+    tables: list[_Extents | _Chunks] = []
+    opened: dict[int, _Extents | _Chunks] = {}
     firsts: dict[int, tuple[int, int]] = {}
     spans: list[CopySpans] = []
     stop = 0
     for read in reads:
         values, target = read.values, read.target
-        assert isinstance(values, FileValues)
         # A file may hold any byte, but torch's booleans must be 0 or 1.
         form = gather_extents.TRUTH if target.dtype == _BOOL else gather_extents.COPY
         if form == gather_extents.COPY and target.dtype != values.dtype:
@@ -260,7 +294,11 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
         address = target.__array_interface__["data"][0]
         table = opened.get(id(values))
         if table is None:
-            table = opened[id(values)] = values.table
+            if isinstance(values, FileValues):
+                table = values.table
+            else:
+                table = _Chunks(cast("LocalReader", values))
+            opened[id(values)] = table
             table.count_spans(len(read.spans.starts))
         tables.append(table)
         record = table.record
@@ -272,16 +310,20 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
     state[0] = -1
     scratch = np.empty(_SCRATCH_NBYTES, np.uint8)
     buffer = scratch.__array_interface__["data"][0], _SCRATCH_NBYTES
+    decoder_nbytes = max(table.decoder_nbytes for table in tables)
     is_first = True
     unknown = {number for number, group in enumerate(groups) if group[-2] != gather_extents.WIDEN}
     while True:
         ticket = open_files.begin_read()
         try:
-            if gather_extents.gather_extents(fields, starts, stops, places, *buffer, state):
-                largest = fields[:, gather_extents.LARGEST].tolist()
-                return [None if i in unknown else value for i, value in enumerate(largest)]
+            with lend_decoder(decoder_nbytes) if decoder_nbytes else NO_DECODER as decoder:
+                where = starts, stops, places, *buffer, decoder, state
+                is_done = gather_extents.gather_extents(fields, *where)
         finally:
             open_files.end_read(ticket)
+        if is_done:
+            largest = fields[:, gather_extents.LARGEST].tolist()
+            return [None if i in unknown else value for i, value in enumerate(largest)]
         number, _, span = state[:3].tolist()
         if is_first:
             for table, (_, wanted, _, shift) in zip(tables, reads, strict=True):

@@ -92,7 +92,7 @@ class OpenArray:
         self.retired = False
         #: Whether its files are mapped when they are opened, as far as leases protect them.
         self.wants_maps = False
-        #: Spans counted by `zindex.store.reader.count_spans`.
+        #: Spans counted so far.
         self.num_spans = 0
         num_shards = max(1, form.num_shards)
         num_chunks = num_shards * form.chunks_per_shard

@@ -166,6 +166,12 @@ class FileTable:
             self._map(file)
         return file
 
+    def count_spans(self, array: OpenArray, count: int) -> None:
+        """Count spans that are read of an array, whose files are mapped once there are many."""
+        before, array.num_spans = array.num_spans, array.num_spans + count
+        if before < SPANS_BEFORE_MAPS <= array.num_spans:
+            self.map_files(array)
+
     def map_files(self, array: OpenArray) -> None:
         """Map the open files of an array, and those that are opened later."""
         array.wants_maps = True

@@ -12,7 +12,7 @@ from zindex.io.helper_threads import run_with_helpers
 from zindex.store.chunk_reader import FileReader
 from zindex.store.codecs import lend_decoder
 from zindex.store.open_array import OpenArray
-from zindex.store.open_files import SPANS_BEFORE_MAPS, table
+from zindex.store.open_files import table
 from zindex.store.rows import RowReader, Spans, check_counts, check_places, read_one_by_one
 
 #: Called when a store is opened, so that its readers see the current files.
@@ -27,7 +27,8 @@ FEW_SPANS = 2
 SPANS_BEFORE_KERNEL = 1024
 _SCRATCH_NBYTES = 1 << 17
 _SMALL_NBYTES = 1 << 14
-_NO_DECODER = nullcontext(0)
+#: Lent instead of a decoder where none is needed.
+NO_DECODER = nullcontext(0)
 _INT64 = np.dtype(np.int64)
 _WIDTHS = {np.dtype(np.int32): -4, np.dtype(np.uint32): 4, np.dtype(np.int64): -8}
 # Fewer tokens, or an eighth as many if compressed, are read faster than a thread wakes up.
@@ -87,6 +88,11 @@ class LocalReader(FileReader):
 
     read_round = staticmethod(_read_round)
 
+    @property
+    def has_record(self) -> bool:
+        """Whether kernels read it, as an array of single values."""
+        return not self._row_shape and bool(self.record(self.bind()))
+
     def _decode_chunks(self, array: OpenArray, shard: int, first: int, rows: AnyArray) -> bool:
         global _num_spans
         num_chunks = len(rows) // self._chunk_length
@@ -108,10 +114,7 @@ def count_spans(wanted: Iterable[Spans]) -> None:
     """Count spans of local arrays that were read: the files of those with many are mapped."""
     for spans in wanted:
         if isinstance(spans.reader, LocalReader):
-            array = spans.reader.bind()
-            before, array.num_spans = array.num_spans, array.num_spans + len(spans.starts)
-            if before < SPANS_BEFORE_MAPS <= array.num_spans:
-                table.map_files(array)
+            table.count_spans(spans.reader.bind(), len(spans.starts))
 
 
 def _read_ahead(wanted: Iterable[Spans]) -> None:
@@ -257,7 +260,7 @@ def _call_gather(
     address = scratch.__array_interface__["data"][0]
     ticket = table.begin_read()
     try:
-        with lend_decoder(decoder_nbytes) if decoder_nbytes else _NO_DECODER as decoder:
+        with lend_decoder(decoder_nbytes) if decoder_nbytes else NO_DECODER as decoder:
             return gather(fields, starts, stops, places, address, _SCRATCH_NBYTES, decoder, state)
     finally:
         table.end_read(ticket)
@@ -368,7 +371,7 @@ def read_samples(
         outputs = tokens, labels, loss_mask, next_sample
         needed = array.decoder_nbytes
         wanted = index.columns, record, positions, rows, extra, pad
-        with lend_decoder(needed) if needed else _NO_DECODER as decoder:
+        with lend_decoder(needed) if needed else NO_DECODER as decoder:
             return int(fill(*wanted, *scratch, decoder, *outputs))
 
     tokens_per_thread = _TOKENS_PER_THREAD // (16 if array.decoder_nbytes else 1)
