@@ -202,3 +202,18 @@ def test_maps_are_read_instead_of_files_as_far_as_they_reach(form: int, tmp_path
     assert groups.state[:3].tolist() == [0, 0, 2]
     assert target.tolist() == tokens[:30].astype(kind).tolist()
     assert groups.used[2] == 1
+
+
+def test_groups_that_share_spans_need_not_be_neighbours(tmp_path: Path) -> None:
+    tokens = np.arange(40, dtype=np.int32)
+    (tmp_path / "tokens").write_bytes(b"xyz" + tokens.tobytes())
+    groups, targets = Groups(), np.full((3, 4), -1)
+    groups.add([tokens], targets[0], WIDEN, [(3, 5, 0), (7, 9, 2)])
+    groups.add([tokens], targets[1], WIDEN, [(0, 2, 0), (20, 22, 2)], files={0: 5})
+    groups.add([tokens], targets[2], WIDEN, None)
+    groups.rows[2] = (*groups.rows[0][:2], *groups.rows[2][2:])
+    assert not groups.gather()
+    with (tmp_path / "tokens").open("rb") as file:
+        groups.descriptors[5] = file.fileno() + 1
+        assert groups.gather()
+    assert targets.tolist() == [[3, 4, 7, 8], [0, 1, 20, 21], [3, 4, 7, 8]]

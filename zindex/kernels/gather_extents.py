@@ -146,7 +146,7 @@ def gather_extents(
                     state[0], state[1], state[2] = k, group, span
                     return False
             state[0] = -1
-        group = last
+        group, state[2] = last, 0
     return True
 
 
