@@ -1,6 +1,7 @@
-"""Type aliases of numpy arrays by element type."""
+"""Type aliases of numpy arrays by element type, and the address of an array."""
 
-from typing import Any, TypeAlias
+import ctypes
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,3 +21,11 @@ UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 UInt16Array: TypeAlias = npt.NDArray[np.uint16]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+
+
+def address_of(array: AnyArray) -> int:
+    """Return the address of a writable array in C order, in a third of numpy's time.
+
+    It is 0 if the array is empty.
+    """
+    return ctypes.addressof(ctypes.c_char.from_buffer(cast("Any", array))) if array.size else 0

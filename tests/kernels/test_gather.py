@@ -62,7 +62,7 @@ class Files:
         )
 
     def map(self, folder: Path, shard: int, nbytes: int | None = None) -> None:
-        """Map the first bytes of a file, all by default, and have no descriptor that can be read."""
+        """Map the first bytes of a file, all by default."""
         content = np.fromfile(folder / f"{id(self)}-{shard}", np.uint8, nbytes or -1)
         record = np.array([content.ctypes.data, content.nbytes])
         self.held += [content, record]

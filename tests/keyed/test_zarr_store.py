@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.damage import flip
-from tests.io.test_leased_maps import can_map
 from tests.ingest.records.sources import ListFiles
+from tests.io.test_leased_maps import can_map
 from tests.keyed.small_stores import write_grpo, write_sft
 from tests.keyed.upstream_files import write_bin
 from zindex.errors import NotReadyError, SourceError, StoreNotFoundError, VerificationError

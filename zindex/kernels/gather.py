@@ -158,7 +158,8 @@ def _read_span(
         else:
             offset = load_int64(record + 8 * BASE) + skip * row_nbytes
             offset += chunk * load_int64(record + 8 * STRIDE)
-            mapped = find_mapped(load_int64(record + 8 * MAPS) + 8 * shard, offset, count * row_nbytes)
+            slot = load_int64(record + 8 * MAPS) + 8 * shard
+            mapped = find_mapped(slot, offset, count * row_nbytes)
             if wide and not mapped:
                 count = min(count, scratch_nbytes // row_nbytes)
             nbytes = count * row_nbytes

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, address_of
 from zindex.formats.keyed.keyed_array import KeyedArray, join_records
 from zindex.kernels.widening import widen_rows
 from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_file_values
@@ -172,6 +172,7 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
         else:
             if shift:
                 starts, stops = starts + shift, stops + shift
+            assert isinstance(values, RowReader)
             wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
     largest: dict[int, int] = {}
     if files:
@@ -199,7 +200,7 @@ def _widen_rows(
     rows: AnyArray, width: int, places: Sequence[int], targets: Sequence[AnyArray]
 ) -> int:
     """Write parts of rows as int64; return the largest value, -1 if one is negative."""
-    addresses = [array.__array_interface__["data"][0] for array in (rows, *targets)]
+    addresses = [address_of(array) for array in (rows, *targets)]
     nbytes = -rows.itemsize if rows.dtype.kind == "i" else rows.itemsize
     numbers = np.array(places, np.int64), np.array(addresses[1:], np.int64)
     return int(widen_rows(addresses[0], nbytes, rows.shape[1], *numbers, (len(rows), width)))

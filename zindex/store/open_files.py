@@ -192,7 +192,9 @@ class FileTable:
                 return
             self.maps.add(file, made)
             if self.watcher is None:
-                self.watcher = threading.Thread(target=self._watch, name="zindex-leases", daemon=True)
+                self.watcher = threading.Thread(
+                    target=self._watch, name="zindex-leases", daemon=True
+                )
                 self.watcher.start()
 
     def _watch(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, address_of
 from zindex.io.helper_threads import run_with_helpers
 from zindex.store.chunk_reader import FileReader
 from zindex.store.codecs import lend_decoder
@@ -103,7 +103,7 @@ class LocalReader(FileReader):
             return False
         start = np.array([shard * self._shard_length + first])
         self.read_ahead(start, start + len(rows))
-        address = rows.__array_interface__["data"][0]
+        address = address_of(rows)
         fields = np.array([[1, self.record(array), address, len(rows), 0, 0]])
         return _call_gather(
             fields, start, start + len(rows), start, np.zeros(3, np.int64), array.decoder_nbytes
@@ -153,7 +153,7 @@ class _Round:
         # Small results are views of one block, because looking up the address of an array is the
         # most expensive step here.
         self.block = np.empty(_SMALL_NBYTES, np.uint8)
-        self.block_address = self.block.__array_interface__["data"][0]
+        self.block_address = address_of(self.block)
         self.block_nbytes = 0
         for spans in wanted:
             self.results.append(self._add(spans))
@@ -188,7 +188,7 @@ class _Round:
                     return None
                 wide = 1
             if out is not self.addressed:
-                self.address = out.__array_interface__["data"][0]
+                self.address = address_of(out)
                 self.addressed = out
             address = self.address
         self.num_spans += count
@@ -209,7 +209,7 @@ class _Round:
                 part = part.reshape(rows, *reader._row_shape)
             return part, self.block_address + first
         out = np.empty((rows, *reader._row_shape), reader.dtype)
-        return out, out.__array_interface__["data"][0]
+        return out, address_of(out)
 
     def read(self) -> list[AnyArray]:
         """Return the rows of all spans."""
@@ -257,7 +257,7 @@ def _call_gather(
     from zindex.kernels.gather import gather
 
     scratch = np.empty(_SCRATCH_NBYTES + 8, np.uint8)
-    address = scratch.__array_interface__["data"][0]
+    address = address_of(scratch)
     ticket = table.begin_read()
     try:
         with lend_decoder(decoder_nbytes) if decoder_nbytes else NO_DECODER as decoder:
