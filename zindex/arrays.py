@@ -1,4 +1,4 @@
-"""Type aliases of numpy arrays by element type, and the address of an array."""
+"""Type aliases of numpy arrays by element type, and functions that any layer may need."""
 
 import ctypes
 from typing import Any, TypeAlias, cast
@@ -29,3 +29,16 @@ def address_of(array: AnyArray) -> int:
     It is 0 if the array is empty.
     """
     return ctypes.addressof(ctypes.c_char.from_buffer(cast("Any", array))) if array.size else 0
+
+
+def count_from(starts: Int64Array, counts: Int64Array) -> Int64Array:
+    """Return runs of consecutive integers, concatenated: ``counts[i]`` of them from ``starts[i]``.
+
+    Examples
+    --------
+    >>> count_from(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    numbers = np.repeat(starts - np.cumsum(counts) + counts, counts)
+    numbers += np.arange(len(numbers))
+    return numbers
