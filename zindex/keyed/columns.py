@@ -139,15 +139,15 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
     VerificationError
         If a chunk of a Zarr store fails its checksum.
     """
-    files: list[tuple[int, ColumnRead]] = []
+    files: dict[int, ColumnRead] = {}
     single: list[int] = []
     wanted: list[Spans] = []
     converted: list[tuple[ColumnRead, AnyArray]] = []
     shared: list[tuple[list[int], int, AnyArray]] = []
     others: list[int] = []
     for number, read in enumerate(reads):
-        if read.is_gathered and read.is_direct:
-            files.append((number, read))
+        if read.is_gathered and read.form is not None:
+            files[number] = read
         else:
             others.append(number)
     for same in _group_shifted(reads, others):
@@ -168,20 +168,13 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
             read = read._replace(target=source)
         values, (starts, stops, places), target, shift = read
         if read.is_gathered:
-            files.append((number, read))
+            files[number] = read
         else:
             if shift:
                 starts, stops = starts + shift, stops + shift
             assert isinstance(values, RowReader)
             wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
-    largest: dict[int, int] = {}
-    if files:
-        known = gather_file_values([read for _, read in files])
-        largest = {
-            number: value
-            for (number, _), value in zip(files, known, strict=True)
-            if value is not None
-        }
+    largest = gather_file_values(files) if files else {}
     read_many(wanted)
     for read, found in converted:
         read.put(found)

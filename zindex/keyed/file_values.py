@@ -4,7 +4,7 @@ Nothing is copied to shared memory: values are pickled as the description of the
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -61,11 +61,21 @@ class ColumnRead(NamedTuple):
         return isinstance(values, LocalReader) and kernel_pays() and values.has_record
 
     @property
+    def form(self) -> int | None:
+        """The conversion by the kernel of `gather_file_values`, if it has it."""
+        kept, wanted = self.values.dtype, self.target.dtype
+        if wanted == _BOOL:  # a file may hold any byte, but torch's booleans must be 0 or 1
+            return None if kept.kind == "f" else gather_extents.TRUTH
+        if wanted == kept:
+            return gather_extents.COPY
+        return gather_extents.WIDEN if wanted == _INT64 else None
+
+    @property
     def is_direct(self) -> bool:
         """Whether the reader itself converts to the target's dtype."""
-        kept, wanted = self.values.dtype, self.target.dtype
-        is_same = wanted in (kept, _INT64)
-        return is_same or (wanted == _BOOL and kept.kind != "f" and self.is_gathered)
+        if self.is_gathered:
+            return self.form is not None
+        return self.target.dtype in (self.values.dtype, _INT64)
 
     @property
     def row_width(self) -> int:
@@ -259,19 +269,19 @@ def _check_size(array: KeyedArray, needed: int) -> int:
     return nbytes
 
 
-def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
+def gather_file_values(reads: Mapping[int, ColumnRead]) -> dict[int, int]:
     """Fill targets with spans of values in local files, by calls of one kernel.
 
     Parameters
     ----------
     reads
-        Direct reads, with `ColumnRead.is_gathered` and spans inside their columns and targets.
+        Direct reads by number, which are gathered and whose spans are in their columns and targets.
 
     Returns
     -------
     largest
-        Of each read, the largest value, -1 if one is negative, or None if that is unknown: only
-        conversions to int64 tell it.
+        By number, the largest value of a read, -1 if one is negative, where that is known: only
+        conversions to int64 find it.
     """
     groups: list[tuple[int, ...]] = []
     tables: list[_Extents | _Chunks] = []
@@ -279,12 +289,12 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
     firsts: dict[int, tuple[int, int]] = {}
     spans: list[CopySpans] = []
     stop = 0
-    for read in reads:
-        values, target = read.values, read.target
-        # A file may hold any byte, but torch's booleans must be 0 or 1.
-        form = gather_extents.TRUTH if target.dtype == _BOOL else gather_extents.COPY
-        if form == gather_extents.COPY and target.dtype != values.dtype:
-            form = gather_extents.WIDEN
+    widened: dict[int, int] = {}
+    for number, read in reads.items():
+        values, target, form = read.values, read.target, read.form
+        assert form is not None
+        if form == gather_extents.WIDEN:
+            widened[len(groups)] = number
         bounds = firsts.get(id(read.spans))
         if bounds is None:
             bounds = firsts[id(read.spans)] = (stop, stop + len(read.spans.starts))
@@ -310,7 +320,6 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
     buffer = address_of(scratch), _SCRATCH_NBYTES
     decoder_nbytes = max(table.decoder_nbytes for table in tables)
     is_first = True
-    unknown = {number for number, group in enumerate(groups) if group[-2] != gather_extents.WIDEN}
     while True:
         ticket = open_files.begin_read()
         try:
@@ -321,20 +330,20 @@ def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
             open_files.end_read(ticket)
         if is_done:
             largest = fields[:, gather_extents.LARGEST].tolist()
-            return [None if i in unknown else value for i, value in enumerate(largest)]
-        number, _, span = state[:3].tolist()
+            return {number: largest[group] for group, number in widened.items()}
+        group, _, span = state[:3].tolist()
         if is_first:
-            for table, (_, wanted, _, shift) in zip(tables, reads, strict=True):
+            for table, (_, wanted, _, shift) in zip(tables, reads.values(), strict=True):
                 table.open(wanted.starts + shift, wanted.stops + shift)
             is_first = False
             continue
         # A file has changed, or there are too many to keep open.
-        _, _, target, shift = reads[number]
+        _, _, target, shift = list(reads.values())[group]
         start, stop, place = int(starts[span]) + shift, int(stops[span]) + shift, int(places[span])
         assert 0 <= place <= place + stop - start <= target.size, "callers check spans"
-        unknown.add(number)
-        found = tables[number].read(start, stop)
+        widened.pop(group, None)
+        found = tables[group].read(start, stop)
         if target.dtype == _BOOL:
             found = found.view(f"u{found.itemsize}") != 0
         target.reshape(-1)[place : place + stop - start] = found
-        state[0] = number + 1
+        state[0] = group + 1
