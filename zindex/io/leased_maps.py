@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from zindex.arrays import UInt8Array
 from zindex.io.local import map_descriptor
 
 #: Seconds between checks of maps, and that the system must give a holder at least.
@@ -51,21 +52,29 @@ class LeasedMap:
         # Ignored by default, unlike SIGIO.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        weakref.finalize(self, _release, descriptor, os.getpid(), owner).atexit = False
+        self._maps: list[UInt8Array] = []
+        held = self._maps, descriptor, os.getpid(), owner
+        weakref.finalize(self, _release, *held).atexit = False
         self.descriptor = descriptor
         self.status = os.fstat(descriptor)
-        #: Shape (nbytes,), uint8.
-        self.content = map_descriptor(descriptor, self.status.st_size, path)
+        self.nbytes = self.status.st_size
+        self._maps.append(map_descriptor(descriptor, self.nbytes, path))
         #: Shape (2,), int64: address and bytes of the map.
-        self.record = np.array([self.content.ctypes.data, self.content.nbytes])
+        self.record = np.array([self.content.ctypes.data, self.nbytes])
+
+    @property
+    def content(self) -> UInt8Array:
+        """The map, shape (nbytes,): not to be referenced longer than this object."""
+        return self._maps[0]
 
     def is_held(self) -> bool:
         """Return whether the map may be read for some seconds from now on."""
         return fcntl.fcntl(self.descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
 
 
-def _release(descriptor: int, process: int, _owner: object) -> None:
-    """Release a lease, except in a forked child, which shares that of its parent."""
+def _release(maps: list[UInt8Array], descriptor: int, process: int, _owner: object) -> None:
+    """Unmap a file and release its lease, except in a forked child: that is its parent's."""
+    maps.clear()
     if process == os.getpid():
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 

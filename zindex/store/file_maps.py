@@ -41,7 +41,7 @@ class FileMaps:
     def add(self, file: OpenFile, made: LeasedMap) -> None:
         """Show a map to kernels."""
         self._maps[file.array, file.shard] = made
-        self._nbytes += made.content.nbytes
+        self._nbytes += made.nbytes
         file.array.maps[file.shard] = made.record.ctypes.data
 
     def remove(self, array: OpenArray, shard: int) -> LeasedMap | None:
@@ -49,7 +49,7 @@ class FileMaps:
         array.maps[shard] = 0
         made = self._maps.pop((array, shard), None)
         if made is not None:
-            self._nbytes -= made.content.nbytes
+            self._nbytes -= made.nbytes
         return made
 
     def is_due(self) -> bool:
@@ -64,5 +64,5 @@ class FileMaps:
 
 @cache
 def _max_nbytes() -> int:
-    """Return the bytes of maps that maps may have."""
+    """Return the most bytes that all maps may have together."""
     return usable_memory() // _MEMORY_PART
