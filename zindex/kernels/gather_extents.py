@@ -151,6 +151,29 @@ def gather_extents(
 
 
 @jit
+def _find_chunk(array: int, row: int, nbytes: int, decoder: int) -> tuple[int, int, int, int, int]:
+    """Return where a value is of an array of `zindex.kernels.gather`.
+
+    These are the descriptor of its file, negative if the caller must read it; the number of the
+    file, -1 if the chunk was decoded; its byte or, of a decoded chunk, its address; the address of
+    the address of the file's map; and the end of its chunk.
+    """
+    chunk_length = load_int64(array + 8 * CHUNK_LENGTH)
+    file, within = divmod(row, load_int64(array + 8 * SHARD_LENGTH))
+    chunk, skip = divmod(within, chunk_length)
+    number = file * load_int64(array + 8 * CHUNKS_PER_SHARD) + chunk
+    descriptor = find_descriptor(array, file, within, number)
+    source = load_int64(array + 8 * BASE) + chunk * load_int64(array + 8 * STRIDE)
+    slot = load_int64(array + 8 * MAPS) + 8 * file
+    if descriptor >= 0 and load_int64(array + 8 * INDICES):
+        source = decode(array, descriptor, file, chunk, number, decoder)
+        file = -1
+        if source == 0:
+            descriptor = -1
+    return descriptor, file, source + skip * nbytes, slot, row - skip + chunk_length
+
+
+@jit
 def _copy_span(
     record: Int64Array,
     start: int,
@@ -196,19 +219,7 @@ def _copy_span(
                 store_uint8(load_int64(cells + 8), 1)
                 slot = load_int64(cells + 16)
         else:
-            file, within = divmod(start, load_int64(array + 8 * SHARD_LENGTH))
-            chunk, skip = divmod(within, load_int64(array + 8 * CHUNK_LENGTH))
-            number = file * load_int64(array + 8 * CHUNKS_PER_SHARD) + chunk
-            descriptor = find_descriptor(array, file, within, number)
-            end = start - skip + load_int64(array + 8 * CHUNK_LENGTH)
-            source = load_int64(array + 8 * BASE) + chunk * load_int64(array + 8 * STRIDE)
-            slot = load_int64(array + 8 * MAPS) + 8 * file
-            if descriptor >= 0 and load_int64(array + 8 * INDICES):
-                source = decode(array, descriptor, file, chunk, number, decoder)
-                if source == 0:
-                    return False
-                file = -1
-            source += skip * nbytes
+            descriptor, file, source, slot, end = _find_chunk(array, start, nbytes, decoder)
         if descriptor < 0:
             return False
         length = min(stop, end) - start
