@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Int64Array, count_from
 from zindex.formats.keyed.schema_field import Field
 from zindex.keyed.columns import Items, read_columns
 from zindex.keyed.field_reads import FieldRead, tensor_dtype
@@ -234,8 +234,7 @@ class PackedRecords:
             rows = np.repeat(self.records, found.counts)
             self.store.check_equal(rows, {other: counts, field.key: found.lengths})
             most = int(found.lengths.max(initial=0))
-            before = np.cumsum(own.lengths) - own.lengths
-            places = np.repeat(placed.places - before, own.lengths) + np.arange(len(found.starts))
+            places = count_from(placed.places, own.lengths)
             spans, shape = CopySpans(found.starts, found.stops, most * places), (*shape, most)
         dtype = tensor_dtype(field, column.dtype)
         if name in self._shapes:  # the masks of several fields
