@@ -35,15 +35,13 @@ from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, SourceError
 from zindex.loading.collate import collate
 
+NAMES = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
 
 
 class Ending(Speaker):
     """A tokenizer that wants conversations to end, as 0.15 asks."""
 
     force_eod = True
-
-
-NAMES = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
 
 
 def open_dataset(
@@ -152,9 +150,7 @@ def test_samples_are_those_of_the_rules(
 def test_the_tokenizer_says_whether_conversations_end_by_the_rules_of_0_15() -> None:
     low_level = [[{"role": "user", "content": "abcdef"}]]
     for tokenizer, tokens in ((Speaker(), [0, 1, 2, 3]), (Ending(), [0, 1, 2, EOD])):
-        dataset = open_dataset(
-            low_level, tokenizer=tokenizer, sequence_length=4, sft_rules="0.15"
-        )
+        dataset = open_dataset(low_level, tokenizer=tokenizer, sequence_length=4, sft_rules="0.15")
         assert dataset[0]["tokens"].tolist() == tokens
 
 

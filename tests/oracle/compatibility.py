@@ -91,18 +91,18 @@ DIFFERENCES: Sequence[Difference] = (
         "mock documents before 0.16 have ids beyond the vocabulary",
     ),
     Difference(
-        "",
+        "0. main",
         "test_training_datasets.py::test_conversations_with_other_padding*--1]",
         r"pad -1 \d+', 'tokens', tensor",
-        "padding of conversations with a negative id; ours pads inputs with the end of document, as "
-        "no embedding has a negative id",
+        "padding of conversations with a negative id; ours pads inputs with the end of document, "
+        "as no embedding has a negative id",
     ),
     Difference(
-        "",
+        "0. main",
         "test_training_datasets.py::test_conversations_with_other_padding*-98]",
         r"pad 98 \d+', 'loss_mask', tensor",
-        "padding of conversations with the end of document; the loss of ours leaves out padding, not "
-        "the ends of conversations",
+        "padding of conversations with the end of document; the loss of ours leaves out padding, "
+        "not the ends of conversations",
     ),
     Difference(
         "0.16",

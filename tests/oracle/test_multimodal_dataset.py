@@ -2,7 +2,6 @@
 
 import random
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -204,8 +203,9 @@ def test_pairs_with_modes(theirs: Any, number: int, tmp_path: Path) -> None:
     else:
         settings["blend_per_split"] = [(paths, weights), None, (paths[:1], None)]
     sizes = [draw.randrange(1, 90) for _ in range(3)]
-    make: Callable[[Any], Any] = pictures
-    ours, expected = (build(modules, make(modules), sizes, settings) for modules in (OURS, theirs))
+    ours, expected = (
+        build(modules, pictures(modules), sizes, settings) for modules in (OURS, theirs)
+    )
     assert_same_splits(ours, expected, draw, str(number))
 
 

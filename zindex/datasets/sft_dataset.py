@@ -154,8 +154,8 @@ class SFTDataset(SampleDataset, MegatronDataset):
                 f"call it, {' or '.join(_UNPACKED)}, got {self._rules}; set one of them, or "
                 "override __getitem__ instead"
             )
-        for name in () if self._makes_masks else ("create_attention_mask", "reset_attention_mask", "reset_position_ids"):
-            if getattr(self.config, name):
+        for name in ("create_attention_mask", "reset_attention_mask", "reset_position_ids"):
+            if getattr(self.config, name) and not self._makes_masks:
                 raise ConfigError(
                     f"{name} must be off for {type(self).__name__}, whose positions restart with "
                     "each conversation and whose cu_seqlens take the place of a mask, got "
