@@ -176,7 +176,7 @@ def write_pair(modules: Any, prefix: Path, draw: random.Random) -> str:
     """Write documents of up to four sequences of texts and images."""
     dtype = draw.choice([np.int32, np.uint16, np.uint8])
     builder = modules.indexed.IndexedDatasetBuilder(f"{prefix}.bin", dtype, multimodal=True)
-    for _ in range(draw.randrange(3, 40)):
+    for _ in range(draw.randrange(20, 60)):  # no split is empty
         lengths = [draw.randrange(1, 12) for _ in range(draw.randrange(5))]
         tokens = [draw.randrange(200) for _ in range(sum(lengths))]
         builder.add_document(tokens, lengths, [draw.randrange(-1, 2) for _ in lengths])
