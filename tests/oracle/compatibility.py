@@ -87,7 +87,8 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "0.14 0.15",
         "test_*.py::test_mock*",
-        r"'tokens', tensor\(\[[^]]*\]\), tensor\(\[[^]]*\d{4}|vocabulary 50 .*'(tokens|twice)', tensor",
+        r"'tokens', tensor\(\[[^]]*\]\), tensor\(\[[^]]*\d{4}"
+        "|vocabulary 50 .*'(tokens|twice)', tensor",
         "mock documents before 0.16 have ids beyond the vocabulary",
     ),
     Difference(

@@ -291,26 +291,10 @@ class SFTDataset(SampleDataset, MegatronDataset):
     def _get_ltor_masks_and_position_ids(
         self, max_seq_len: int, target: torch.Tensor, pad_token: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return masks and positions of a sample, by the rules of 0.14 and 0.15.
+        """Return the loss mask, positions and attention mask of a sample with these labels.
 
-        Parameters
-        ----------
-        max_seq_len
-            Tokens of the sample.
-        target
-            Shape (max_seq_len,), int64: its labels.
-        pad_token
-            Label of padding.
-
-        Returns
-        -------
-        loss_mask
-            Shape (max_seq_len,), float32: 0 in padding and where there is no target.
-        position_ids
-            Shape (max_seq_len,), int64, from 0.
-        attention_mask
-            Shape (1, max_seq_len, max_seq_len), bool, True where masked; None unless
-            ``create_attention_mask`` is set.
+        Only subclasses with the rules of 0.14 and 0.15 use it. Without ``create_attention_mask``
+        the attention mask is None.
         """
         loss_mask = ((target != pad_token) & (target != IGNORE_INDEX)).float()
         has_mask = self.config.create_attention_mask
