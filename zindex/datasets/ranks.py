@@ -9,13 +9,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 import torch
 
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
 from zindex.datasets.utils import current_rank, is_distributed
 from zindex.execution.rank_step import RankStep
-from zindex.indexing.coordination import Peers, Rank
+from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import BuildRequest, Builds, Receive
 
 logger = logging.getLogger(__name__)
@@ -62,10 +63,9 @@ def obtain(
     if may_collect and (collected := _collector.get()) is not None:
         collected.add(request, receive)
         return
-    own: dict[str, Peers] = {}
+    this = Rank(rank, config.index_timeout, config.index_takeover)
     if is_distributed() and os.getpid() == _process:
-        own["peers"] = open_step(request.root.name)
-    this = Rank(rank, config.index_timeout, config.index_takeover, **own)
+        this = replace(this, peers=open_step(request.root.name))
     with Builds(this, config.follow, max_computed_rows=config.max_computed_rows) as builds:
         builds.add(request, receive)
         builds.finish()
