@@ -14,8 +14,8 @@ from typing import Any
 
 from zindex.datasets.utils import is_distributed
 from zindex.errors import StateMismatchError, StoreError
-from zindex.loading.data_parallel import gather_objects
 from zindex.loading.percent_board import Change
+from zindex.samples.collectives import gather_objects
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
 from zindex.streaming import worker_slots
