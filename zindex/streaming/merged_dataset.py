@@ -31,7 +31,7 @@ from zindex.streaming.mixture_tree import describe_mixtures, list_leaves, name_c
 from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
 from zindex.streaming.resharding import refuse_resharding
-from zindex.streaming.source_streams import open_source
+from zindex.streaming.source_streams import GrownStream, SourceStream, open_source
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import LoadedState, State, load_state, slot_state
 from zindex.streaming.stateful_loaders import join_workers
@@ -458,7 +458,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         mixtures = start.origin.mixtures
         if path not in mixtures:
             mixtures = dict(describe_mixtures(self, path))
-        streams: list[Stream] = []
+        streams: list[Stream | SourceStream | GrownStream] = []
         for leaf in list_leaves(mixtures, path):
             owner, place = self, path
             for name, inner in leaf.groups:
