@@ -11,7 +11,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from zindex.errors import check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.loading.percent_board import PercentBoard
+from zindex.loading.resharding import refuse_resharding
 from zindex.loading.sampler import check_ranks
+from zindex.loading.stateful_loaders import join_workers
 from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.plan.percent_schedules import is_read
 from zindex.plan.settings import check_whole
@@ -30,11 +32,9 @@ from zindex.streaming.mixture_changes import MixtureFacts
 from zindex.streaming.mixture_tree import describe_mixtures, list_leaves, name_children
 from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
-from zindex.streaming.resharding import refuse_resharding
 from zindex.streaming.source_streams import GrownStream, SourceStream, open_source
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import LoadedState, State, load_state, slot_state
-from zindex.streaming.stateful_loaders import join_workers
 from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot
 
 # Every sample's state begins with a Head.
