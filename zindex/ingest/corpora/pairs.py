@@ -131,9 +131,11 @@ def is_glob(path: str) -> bool:
 
 
 def _list_paths(paths: Paths) -> list[str]:
-    """Return a path, or several of them, as texts."""
+    """Return a path, or several of them, as texts; both files of a pair are one path."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    return [os.fspath(path) for path in given]
+    texts = [os.fspath(path) for path in given]
+    both = {path for path in texts if path.endswith(".bin") and f"{path[:-4]}.idx" in texts}
+    return [path for path in texts if path not in both]
 
 
 def expand_prefixes(paths: Paths) -> list[str]:
