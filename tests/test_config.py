@@ -185,7 +185,10 @@ GOOD: dict[str, Any] = {"sequence_length": 8, "datasets": ["web"]}
         ({"samples": {"train": 1.5}}, "must be whole numbers or null, got 1.5 for train"),
         ({"samples": {"test": -1}}, "must be whole numbers or null, got -1 for test"),
         ({"samples": {"train": True}}, "must be whole numbers or null, got True for train"),
-        ({"add_extra_token_to_sequence": 1}, "add_extra_token_to_sequence must be true or false, got 1"),
+        (
+            {"add_extra_token_to_sequence": 1},
+            "add_extra_token_to_sequence must be true or false, got 1",
+        ),
         ({"drop_last_partial_validation_sequence": "no"}, "must be true or false, got 'no'"),
         ({"grid": 5}, "grid must be a mapping, got 5"),
         ({"grid": {"chunk": 5}}, "grid has no setting 'chunk'; it has chunk_length, shard_length"),

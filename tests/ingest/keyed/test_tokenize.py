@@ -273,7 +273,7 @@ def test_ends_of_documents(folder: Path) -> None:
     assert make("4", plain, append_eod="<eod>") == "née 1 <eod>"
     with pytest.raises(ConfigError, match=r"append_eod \(--append-eod\) needs the eos_token of"):
         make("5", plain)
-    with pytest.raises(ConfigError, match=r"prepend_bod \(--prepend-bod\) needs a beginning of do"):
+    with pytest.raises(ConfigError, match=r"prepend_bod \(--prepend-bod\) needs the bos_token of"):
         make("6", plain, prepend_bod=True)
     for name, settings in (("append_eod", {"append_eod": -1}), ("prepend", {"prepend_bod": 260})):
         with pytest.raises(ConfigError, match=rf"{name}.* an id from 0 on, below 260, got "):
