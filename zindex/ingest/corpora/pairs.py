@@ -134,8 +134,8 @@ def _list_paths(paths: Paths) -> list[str]:
     """Return a path, or several of them, as texts; both files of a pair are one path."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     texts = [os.fspath(path) for path in given]
-    both = {path for path in texts if path.endswith(".bin") and f"{path[:-4]}.idx" in texts}
-    return [path for path in texts if path not in both]
+    indices = {path[:-4] for path in texts if path.endswith(".idx")}
+    return [path for path in texts if not (path.endswith(".bin") and path[:-4] in indices)]
 
 
 def expand_prefixes(paths: Paths) -> list[str]:

@@ -211,8 +211,11 @@ def _find_kind(path: str) -> Kind | None:
 
 def _is_mixture(path: str) -> bool:
     """Return whether a YAML file holds an object, as the files of streams do, and no run."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return any(line.startswith(("target:", "include:")) for line in file)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return any(line.startswith(("target:", "include:")) for line in file)
+    except OSError:  # reported when it is read as a run
+        return False
 
 
 def _prefix(path: str) -> str:
