@@ -314,8 +314,8 @@ class SequenceReader:
         """Return the ids around documents."""
         if self.settings.end_id == UNKNOWN_ID:
             raise ConfigError(
-                "append_eod (--append-eod) needs an end of documents, and the tokenizer names no "
-                "eos_token; give the id or the text of one, or False (none) to do without"
+                "append_eod (--append-eod) needs the eos_token of the tokenizer, which names none; "
+                "give the id or the text of a token, or False (none) to do without"
             )
         return self.settings.begin_id, self.settings.end_id
 

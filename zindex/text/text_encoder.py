@@ -367,8 +367,8 @@ class TextEncoder:
             token = self.settings().special_tokens.get("bos_token", "")
             if not token:
                 raise ConfigError(
-                    f"{what} needs a beginning of documents, the tokenizer names no bos_token; "
-                    "give the id or the text itself"
+                    f"{what} needs the bos_token of the tokenizer, which names none; give the id "
+                    "or the text of a token"
                 )
         return self.find_id(token, what)
 
@@ -408,12 +408,12 @@ class TextEncoder:
             ids = (find(token) for find in methods if find is not None)
         found = next((number for number in ids if number is not None), None)
         if found is None:
-            sought = "an end of documents" if token is True else f"the token {token!r}"
+            sought = "a named end-of-text token" if token is True else f"the token {token!r}"
             kind = type(self.tokenizer).__name__
             owner: Any = self.path or getattr(self.tokenizer, "path", None) or kind
             raise ConfigError(
-                f"{what} needs {sought}, which {owner} does not name; give a token's text or id, "
-                "or False (none) to do without"
+                f"{what} needs {sought}, {owner} has none; give the text or id of a token, such as "
+                "'<|endoftext|>', or False (none) to do without"
             )
         return int(found)
 

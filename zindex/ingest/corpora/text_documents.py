@@ -94,11 +94,11 @@ class TextDocuments(EncodedFiles):
         if isinstance(text, list) and all(isinstance(sentence, str) for sentence in text):
             return sample, text
         if not isinstance(text, str):
-            found = "is missing" if text is None else f"is of type {type(text).__name__}"
+            found = "it is missing" if text is None else f"it is of type {type(text).__name__}"
             names = sorted(name for name in sample if not name.startswith("__"))[:8]
             raise SourceError(
-                f"a document must have a text in {column!r} (--column), which {found}; there are "
-                f"{', '.join(names) or 'no fields'}"
+                f"a document must have a text in the field {column!r} (--column), {found}; the "
+                f"fields are {', '.join(names) or 'none'}"
             )
         return sample, [text]
 
