@@ -111,7 +111,10 @@ def test_a_dry_run_shows_what_limits_cost(tokenizer: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--max-prompt", "5"], "max_prompt must come with pairs or groups (dpo or grpo), got"),
+        (
+            ["--max-prompt", "5"],
+            "max_prompt must come with a kind that has a prompt, such as dpo or grpo, got",
+        ),
         (["--column", "prompt"], "--column must be like prompt=question, got 'prompt'"),
         (["--role", "=x"], "--role must be like gpt=assistant, got '=x'"),
         (["--variable", "x=y"], "for a text, got 'x=y': Expecting value"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from zindex.errors import ConfigError
+from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.yaml_file import read_yaml
 
 
@@ -33,6 +34,8 @@ def test_other_content(tmp_path: Path, content: str, message: str) -> None:
 
 def test_large_and_missing_files(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
+    with pytest.raises(ConfigError, match="a kind of records needs its YAML file, cannot read"):
+        RecordSchema.read(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="a run needs its YAML file, cannot read"):
         read_yaml(path)
     path.write_text("a: " + "1" * (4 << 20))

@@ -210,6 +210,10 @@ def test_mistakes(tmp_path: Path) -> None:
         packed.collate([packed[0]])
     with pytest.raises(ConfigError, match="a packed batch has no item 1; take it from the dataset"):
         packed.__getitems__([0, 1])[1]
+    with pytest.raises(ConfigError, match=r"a dataset of zindex\.keyed, got str; load it with"):
+        PackedDataset("pairs.zarr")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a budget of layout='packed', got 'padded'; give the"):
+        keyed_loader(packed, TokenBudget(64, "padded"))
     with pytest.raises(PlanError, match="got 2 that are longer, up to 22 tokens; raise max_tokens"):
         keyed_loader(pairs, TokenBudget(19))
     with pytest.raises(ConfigError, match="need windows or records of zindex, got BaseDataset"):

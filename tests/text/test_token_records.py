@@ -252,7 +252,9 @@ def test_long_records_are_left_out_or_an_error() -> None:
         message = f"at most 4 tokens by {limit}.* has 1 more.* in record '0/1' of a"
         with pytest.raises(SourceError, match=message):
             list(open_records([rows], kind, **given | {"on_long": "error"}).read_part(0))
-    with pytest.raises(ConfigError, match="max_prompt must come with pairs or groups"):
+    with pytest.raises(
+        ConfigError, match="max_prompt must come with a kind that has a prompt, such as"
+    ):
         with_limits("sft", max_prompt=3)
 
 

@@ -161,8 +161,15 @@ def compact_command(
 )
 @options.flag("--remove", "Remove the listed files.")
 @options.summary()
+@click.pass_context
 def collect(
-    folder: str, runs: tuple[str, ...], hours: float, states: tuple[str, ...], remove: bool
+    context: click.Context,
+    /,
+    folder: str,
+    runs: tuple[str, ...],
+    hours: float,
+    states: tuple[str, ...],
+    remove: bool,
 ) -> tuple[dict[str, Any], str]:
     """List or remove unused files of a folder of stores.
 
@@ -177,10 +184,12 @@ def collect(
 
     found: list[Any]
     if is_growing(folder):
+        options.refuse(context, ["runs"], f"must be left out for a growing store, {folder} is one")
         found = find_unused(folder, states=[_read_state(path) for path in states], hours=hours)
         if remove:
             remove_unused(found)
     else:
+        options.refuse(context, ["states"], f"must come with a growing store, {folder} is none")
         found = list(find_garbage(folder, runs, hours=hours))
         if remove:
             found = remove_garbage(found)

@@ -42,8 +42,15 @@ def located(values: Any) -> Iterator[None]:
         raise ConfigError(f"{values.file}{line}: {message}") from error
 
 
-def read_yaml(path: str | os.PathLike[str]) -> Settings:
+def read_yaml(path: str | os.PathLike[str], what: str = "a run") -> Settings:
     """Read a YAML file with one mapping; nested mappings are `Settings`, too.
+
+    Parameters
+    ----------
+    path
+        Its path.
+    what
+        What it describes, for messages.
 
     Raises
     ------
@@ -56,7 +63,7 @@ def read_yaml(path: str | os.PathLike[str]) -> Settings:
         from zindex.io.local import local_path  # needs numpy
 
         file = local_path(text, "a run file")
-    content = read_content(file, "a run needs its YAML file", _MAX_NBYTES)
+    content = read_content(file, f"{what} needs its YAML file", _MAX_NBYTES)
     try:
         loader = _SettingsLoader(content)
         loader.name = str(file)

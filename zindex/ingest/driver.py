@@ -40,8 +40,8 @@ ShardTask = Callable[[ArrayLayout, int], tuple[Any, ...]]
 _NBYTES_ALONE = 1 << 20
 #: Attribute of a store with what it is made of.
 SOURCES = "sources"
-# Maximum number of sources that a store names.
-_MAX_SOURCES = 64
+#: Maximum number of sources that a store names.
+MAX_SOURCES = 64
 # User-facing names of the entries of an identity.
 _NAMES = {
     "source": "the files, or their sizes",
@@ -180,7 +180,7 @@ async def write_store(
     made = dict(facts or {})
     if sources:
         # No local folder: the bytes of a store do not depend on where it was made.
-        named = [url if "://" in url else os.path.basename(url) for url in sources[:_MAX_SOURCES]]
+        named = [url if "://" in url else os.path.basename(url) for url in sources[:MAX_SOURCES]]
         made |= {SOURCES: named, "num_sources": len(sources)}
     await asyncio.to_thread(commit_store, plan, receipts, made)
     return open_store(plan.root, kind=plan.kind, expected=plan.fingerprint)

@@ -15,6 +15,8 @@ from zindex.arrays import AnyArray
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import KNOWN_KEYS
 from zindex.keyed.columns import Column
+from zindex.keyed.packed_batches import BOUNDS, DOCUMENTS, LONGEST
+from zindex.keyed.packed_records import FIELDS, INPUTS, RECORDS
 from zindex.keyed.store import KeyedStore
 
 logger = logging.getLogger(__name__)
@@ -22,9 +24,7 @@ logger = logging.getLogger(__name__)
 # Records or items compared at a time.
 _BLOCK = 1 << 20
 # Names of tensors that datasets add themselves.
-_COMPUTED = frozenset(
-    ("cu_seqlens", "document_ids", "field_ids", "input_ids", "max_seqlen", "record_ids")
-)
+_COMPUTED = frozenset((BOUNDS, DOCUMENTS, FIELDS, INPUTS, LONGEST, RECORDS))
 
 
 def find_record_extras(

@@ -99,13 +99,18 @@ def keyed_loader(
     if isinstance(batch_size, TokenBudget):
         if batch_size.layout == "packed" and isinstance(dataset, BaseDataset):
             dataset = PackedDataset(dataset)
+        if batch_size.layout == "padded" and isinstance(dataset, PackedDataset):
+            raise ConfigError(
+                "a PackedDataset must come with a budget of layout='packed', got 'padded'; give "
+                "the dataset that is packed, or the other layout"
+            )
     else:
         batch_size = check_whole("batch_size", batch_size, 1)
     reading["collate"] = reading.get("collate") or getattr(dataset, "collate", None)
     if reading["collate"] is None:
         raise ConfigError(
             f"a keyed loader needs a dataset that has a collate, got {type(dataset).__name__}; "
-            "give collate"
+            "give collate, or load a store with DatasetFactory.load"
         )
     rank, num_ranks = find_ranks(None, rank, num_ranks)
     return loader(

@@ -34,7 +34,8 @@ class PackedBatch(SampleBatch):
 
     def _take_item(self, place: int) -> dict[str, Any]:
         raise ConfigError(
-            f"a packed batch has no item {place}; take it from the dataset that is packed"
+            f"a packed batch has no item {place}; take it from the dataset that is packed, or give "
+            "a DataLoader the collate of the packed dataset as collate_fn"
         )
 
 
@@ -76,6 +77,11 @@ class PackedDataset(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(self, dataset: BaseDataset, *, multiple_of: int = 1) -> None:
         super().__init__()
+        if not hasattr(dataset, "check_packed"):
+            raise ConfigError(
+                f"a packed dataset needs a dataset of zindex.keyed, got {type(dataset).__name__}; "
+                "load it with DatasetFactory.load"
+            )
         dataset.check_packed()
         self.dataset = dataset
         self.multiple_of = check_whole("multiple_of", multiple_of, 1)
@@ -106,7 +112,8 @@ class PackedDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if not isinstance(batch, PackedBatch):
             raise ConfigError(
                 "collate of a packed dataset takes what its __getitems__ returned, got "
-                f"{type(batch).__name__}; read the samples of a batch together"
+                f"{type(batch).__name__}; read the samples of a batch together, from the packed "
+                "dataset"
             )
         return batch.tensors
 

@@ -40,7 +40,7 @@ class TokenFields:
         for field in fields:
             # Ids with an axis of another field are values of its tokens.
             lasts = {known.axes[-1] for known in found.values()}
-            is_own = not (len(field.axes) == 2 and field.axes[0] in lasts)
+            is_own = not (field.is_group and field.axes[0] in lasts)
             if field.values == "ids" and field.axes and is_own and not field.shift:
                 found.setdefault(field.key, field)
         prompts = tuple(field for field in found.values() if field.pads_left)
@@ -81,7 +81,7 @@ def measure_records(
             else:
                 total += sums + items.counts * asked
             levels = [_most(items.lengths, items.counts)]
-            if len(field.axes) == 2:
+            if field.is_group:
                 levels.insert(0, items.counts)
             for axis, lengths in zip(field.axes, levels, strict=True):
                 column = widths[start:stop, axes.index(axis)]
@@ -94,7 +94,7 @@ def measure_records(
 def find_items(store: KeyedStore, field: Field, records: Int64Array) -> Items:
     """Return the items of records; one for each record unless it is a group."""
     column = store.column(field.key)
-    if len(field.axes) == 2:
+    if field.is_group:
         return column.find_items(records)
     return Items(*column.record_spans(records), np.ones(len(records), np.int64))
 

@@ -110,8 +110,8 @@ def parse_state(
     if found.fingerprint != fingerprint:
         raise StateMismatchError(
             f"a loader state must belong to these samples, which are {fingerprint}, got one of "
-            f"{found.fingerprint}; load it with the run, the split and the shuffle that it was "
-            "saved with"
+            f"{found.fingerprint}; load it with the run, the split, the shuffle and the token "
+            "budget that it was saved with"
         )
     _check_position(found, num_positions, num_samples)
     return found

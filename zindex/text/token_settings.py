@@ -55,8 +55,8 @@ class TokenSettings:
         own = [name for name in ("max_prompt", "max_answer") if name in self.limits.limits]
         if own and not self.recipe.has_prompt:
             raise ConfigError(
-                f"{' and '.join(own)} must come with pairs or groups (dpo or grpo), got "
-                f"{declared.name!r}, which has no prompts; use max_length (--max-length)"
+                f"{' and '.join(own)} must come with a kind that has a prompt, such as dpo or "
+                f"grpo, got {declared.name!r}, which has none; use max_length (--max-length)"
             )
         if self.step_separator != STEP_SEPARATOR and not self.recipe.is_steps:
             raise ConfigError(

@@ -171,7 +171,11 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": None}, "a record of 'kto' must have the key 'label', it has prompt, completion"),
+        (
+            {"label": None},
+            "a record of 'kto' must have the key 'label', it has prompt, completion, "
+            "completion_mask; add it",
+        ),
         ({"lable": 1}, "got 'lable' (did you mean 'label'?)"),
         ({"label": [True, True]}, "'label' must have one number per record, got [True, True]"),
         ({"label": 0.5}, "'label' must have true and false (bool), got 0.5; convert them, or decl"),

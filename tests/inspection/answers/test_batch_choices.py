@@ -11,6 +11,8 @@ import zindex
 from tests.inspection.answers.test_record_statistics import make_store
 from zindex.errors import ConfigError, PlanError
 from zindex.execution.executor import SerialExecutor
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.inspection.answers.batch_choices import ANY_LENGTH, measure_batches
 from zindex.inspection.tables.record_report import batch_lines
 from zindex.keyed import DatasetFactory, TokenBudget, keyed_loader, save_h5
@@ -48,7 +50,16 @@ def test_padding_and_waiting_are_those_of_batches(tmp_path: Path, train_type: st
     assert table[0] == "batches of 2 ranks:"
     assert table[2].split()[0] == "300"
     assert table[2].split()[-1] == "packed"
+    assert "no full step" not in table[-1]
+    assert "no full step" in batch_lines([choice], choice.num_batches + 1)[-1]
     assert json.dumps([item.to_json() for item in found.values()])
+
+
+def test_a_kind_with_both_modes_is_divided_as_records(tmp_path: Path) -> None:
+    schema = RecordSchema("both", [Field("text", axes="token")], ["windows", "records"])
+    store = make_store(tmp_path, schema, [{"text": "a" * n} for n in (4, 4, 7)])
+    found = [(x.max_tokens, x.num_batches) for x in measure_batches(store.root, [10, 30])]
+    assert found == [(10, 2), (10, 2), (10, 2), (30, 1), (30, 1), (30, 1)]
 
 
 def test_mistakes(tmp_path: Path) -> None:

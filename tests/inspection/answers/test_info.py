@@ -17,6 +17,8 @@ from tests.text.small_tokenizer import save_tokenizer
 from zindex.config import RunConfig
 from zindex.errors import StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
 from zindex.inspection.answers.info import info, info_lines, ls, ls_lines
 from zindex.plan.packing import PackingRules
 
@@ -72,6 +74,10 @@ def test_stores_name_their_sources_and_their_maker(
     assert info(tmp_path / "r.zarr").facts["lengths"] == {
         "sequence": {"min": 3, "median": 3, "mean": 3.5, "max": 4}
     }
+    own = RecordSchema("own", [Field("query", axes="query"), Field("text", axes="text")])
+    rows = write_jsonl(tmp_path / "own.jsonl", [{"query": "a", "text": "abc"}])
+    zindex.tokenize(rows, tmp_path / "own.zarr", own, tokenizer=tokenizer, client=serial)
+    assert set(info(tmp_path / "own.zarr").facts["lengths"]) == {"query", "text"}
     assert "  lengths            sequence: min 3, median 3, mean 3.5, max 4\n" in succeed(
         "info", tmp_path / "r.zarr"
     )

@@ -211,3 +211,22 @@ def test_first_records_must_be_as_declared(changes: dict[str, Any], message: str
     record = {name: value for name, value in (GRPO | changes).items() if value is not None}
     with pytest.raises(SourceError, match=message):
         infer_schema([record], kind=find_schema("grpo"))
+
+
+KTO = {"prompt": [1], "completion": [2], "completion_mask": [1], "label": 1}
+
+
+def test_declared_weights_are_true_or_false_also_if_the_first_ones_are_numbers() -> None:
+    schema = infer_schema([KTO], kind=find_schema("kto"))
+    assert describe(schema)["label"] == "scalar bool"
+    with pytest.raises(
+        SourceError, match=r"numbers of 'label' must fit bool, .* got 2 in record 0"
+    ):
+        schema.flatten([KTO | {"label": 2}], 0)
+
+
+@pytest.mark.parametrize("prompt", ["hello", {"a": 1}, [0.5]])
+def test_the_first_values_are_those_that_are_declared(prompt: Any) -> None:
+    message = "'prompt' must be (numbers with 1 axes, as declared|one of ids, such as int32), got"
+    with pytest.raises((SourceError, ConfigError), match=message):
+        infer_schema([KTO | {"prompt": prompt}], kind=find_schema("kto"))

@@ -92,6 +92,12 @@ def test_commands(store: Path) -> None:
     said = succeed("gc", store, "--hours", "-1", "--state", state)
     assert "compacted, or left by a killed writer" in said
     assert "8 to remove with --remove" in said
+    assert f"--run must be left out for a growing store, {store} is one" in " ".join(
+        fail("gc", store, "--run", "run.yaml").split()
+    )
+    assert f"--state must come with a growing store, {store.parent} is none" in " ".join(
+        fail("gc", store.parent, "--state", state).split()
+    )
     assert "8 removed" in succeed("gc", store, "--hours", "-1", "--remove")
     evict(store, keep_versions=1)
     assert "sound" in succeed("verify", store)

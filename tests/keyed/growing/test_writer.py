@@ -114,6 +114,8 @@ def test_a_record_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     before = all_files(store)
     with pytest.raises(SourceError, match=r"record 0 has more"):
         append(store, [rollout(1) | {"more": 1}])
+    with pytest.raises(SourceError, match=r"a record must be a mapping .* got 'prompts'; append a"):
+        append(store, rollout(1))  # type: ignore[arg-type]
     assert all_files(store) == before
     with GrowingWriter(store) as writer:
         writer.add(rollout(1))

@@ -155,9 +155,10 @@ class RecordSchema:
             if value is None:
                 if item.optional:
                     continue
+                given = ", ".join(str(name) for name in record if record[name] is not None)
                 raise SourceError(
                     f"a record of {self.name!r} must have the key {key!r}, it has "
-                    f"{', '.join(map(str, record)) or 'none'}; add it"
+                    f"{given or 'none'}; add it"
                 )
             if item.values == "text":
                 found[key] = value
@@ -234,7 +235,7 @@ class RecordSchema:
         ConfigError
             If the file is missing, or a setting is unknown, missing or invalid; with its line.
         """
-        content = read_yaml(path)
+        content = read_yaml(path, "a kind of records")
         with located(content):
             return cls.from_json(content, os.fspath(path))
 

@@ -1,6 +1,6 @@
 """What each choice of batches costs: padding, and ranks that wait for others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -80,8 +80,7 @@ def measure_batches(
     Cost: reads the bounds of all records, no tokens. Memory: 16 bytes per record.
     """
     found: list[BatchChoice] = []
-    for max_tokens in budgets:
-        dataset = _open(store_url, max_tokens)
+    for max_tokens, dataset in _open(store_url, budgets):
         sizes = dataset.sample_sizes()
         if not len(sizes):
             raise PlanError(f"{store_url} must have samples to be divided into batches, has none")
@@ -94,8 +93,8 @@ def measure_batches(
     return found
 
 
-def _open(store_url: PlaceLike, max_tokens: int) -> BaseDataset:
-    """Return the dataset of a store whose samples a budget holds."""
+def _open(store_url: PlaceLike, budgets: Sequence[int]) -> Iterator[tuple[int, BaseDataset]]:
+    """Yield each budget, and the dataset of a store whose samples it holds."""
     store = StoreFactory.create("zarr").load(store_url)
     schema = find_declared(open_store(store_url).spec)
     if schema is None:
@@ -106,9 +105,11 @@ def _open(store_url: PlaceLike, max_tokens: int) -> BaseDataset:
                 f"got {', '.join(store.keys)}; leave out max_tokens (--max-tokens)"
             )
         schema = max(known, key=lambda item: len(item.keys))
-    is_whole = "records" in schema.modes
-    whole: Any = {} if is_whole else {"documents": "respect", "tail": "exact"}
-    return DatasetFactory.create(schema, max_tokens, **whole).open(store)
+    options: Any = {"mode": "records"}
+    if "records" not in schema.modes:
+        options = {"mode": "windows", "documents": "respect", "tail": "exact"}
+    for max_tokens in budgets:
+        yield max_tokens, DatasetFactory.create(schema, max_tokens, **options).open(store)
 
 
 def _measure(order: TokenOrder, num_ranks: int) -> BatchChoice:

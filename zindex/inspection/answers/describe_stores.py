@@ -7,9 +7,9 @@ import numpy as np
 
 from zindex import schema
 from zindex.arrays import AnyArray
-from zindex.formats.keyed.schema_presets import TOKEN_KEYS
+from zindex.formats.keyed.schema_presets import find_token_keys
 from zindex.ingest.corpora.pairs import open_pair
-from zindex.ingest.driver import SOURCES
+from zindex.ingest.driver import MAX_SOURCES, SOURCES
 from zindex.io import files
 from zindex.io.objects import place_of
 from zindex.store.commit import COMMON_ATTRIBUTES, read_plan, read_status
@@ -26,8 +26,6 @@ WHOLE = "whole"
 
 # Maximum number of documents and shards to inspect one by one.
 _MAX_DOCUMENTS, _MAX_SHARDS = 1 << 22, 1 << 12
-# Maximum number of source files to name.
-_MAX_SOURCES = 64
 # Display names of indices, by the kind in their description.
 _INDICES = {
     "gpt": "index",
@@ -143,13 +141,14 @@ def _store_facts(store: Store) -> dict[str, Any]:
 
 def _record_lengths(store: Store) -> dict[str, Any]:
     """Return the lengths of the token fields of records, by field."""
-    fields = read_fields(store.spec, store.root).values()
+    fields = read_fields(store.spec, store.root)
 
     def summarise(field: RecordField) -> dict[str, Any]:
         bounds = store[field.offset.name]
         return summarise_lengths(lambda stop: np.diff(bounds.read(0, stop + 1)), len(bounds) - 1)
 
-    return {field.name: summarise(field) for field in fields if field.name in TOKEN_KEYS}
+    token_keys = find_token_keys(store.spec)
+    return {name: summarise(field) for name, field in fields.items() if name in token_keys}
 
 
 def _find_sources(store: Store) -> tuple[list[str], int | None]:
@@ -157,7 +156,7 @@ def _find_sources(store: Store) -> tuple[list[str], int | None]:
     if store.kind == KIND:
         reader = RecordReader(store, [])
         count = len(reader.url_bounds) - 1
-        return [reader.name_url(number) for number in range(min(count, _MAX_SOURCES))], count
+        return [reader.name_url(number) for number in range(min(count, MAX_SOURCES))], count
     if SOURCES in store.attributes:
         return list(store.attributes[SOURCES]), store.attributes.get("num_sources")
     named = read_names(store.root.parent).get(store.root.name)

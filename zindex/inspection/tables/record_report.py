@@ -71,10 +71,15 @@ def batch_lines(choices: Sequence["BatchChoice"], num_ranks: int) -> list[str]:
         }
         for item in choices
     ]
-    return [
+    lines = [
         f"batches of {count_noun(num_ranks, 'rank')}:",
         *table_lines(cells, text_columns=("layout",)),
     ]
+    if any(item.num_batches < num_ranks for item in choices):
+        lines.append(
+            "fewer batches than ranks make no full step: choose fewer tokens, or tail='exact'"
+        )
+    return lines
 
 
 def _length_cells(item: FieldLengths) -> dict[str, str]:

@@ -4,7 +4,7 @@ Every generation has the same keys and dtypes. All records are checked before an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -317,10 +317,18 @@ def _infer_key(
         )
     values = [record[name] for record in records if name in record]
     first = values[0]
-    if (shape := _TYPES.get(type(first))) is not None:
+    shape = _TYPES.get(type(first))
+    if shape is not None and (declared is None or declared.values == "text"):
         return GrowingKey(name, "uint8", shape)
     full = next((value for value in values if _len(value)), first)
     shape = _shape_of(full)
+    if declared is not None and (
+        declared.values == "text" or shape is None or len(declared.axes) != _SHAPES.index(shape)
+    ):
+        raise SourceError(
+            f"{name!r} must be {'a text' if declared.values == 'text' else 'numbers'} with "
+            f"{len(declared.axes)} axes, as declared, got {shorten(full)} in record 0; convert it"
+        )
     if shape is None:
         raise SourceError(
             f"{name!r} must be a text, a number, or one or two levels of lists or arrays of "
@@ -329,16 +337,14 @@ def _infer_key(
     if dtype is None:
         flat = chain.from_iterable(values) if shape == "group" else values
         dtype = _choose_dtype(name, [found for each in flat if (found := _typed(each)) is not None])
-        if declared is not None and np.can_cast(dtype, declared.stored_dtype, "same_kind"):
-            dtype = declared.stored_dtype
+        if declared is not None:
+            is_mask = declared.values == "weights" and np.dtype(dtype).kind in "iu"
+            if is_mask or np.can_cast(dtype, declared.stored_dtype, "same_kind"):
+                dtype = declared.stored_dtype
         check_dtypes({name: dtype})
     if declared is None:
         return GrowingKey(name, dtype, shape, is_tokens=name in TOKEN_KEYS)
-    if declared.values == "text" or len(declared.axes) != _SHAPES.index(shape):
-        raise SourceError(
-            f"{name!r} must be {'a text' if declared.values == 'text' else 'numbers'} with "
-            f"{len(declared.axes)} axes, as declared, got {shorten(full)} in record 0; convert it"
-        )
+    declared = replace(declared, dtype=dtype)  # refuses a dtype of other values
     return GrowingKey(name, dtype, shape, declared.like, declared.values == "ids")
 
 

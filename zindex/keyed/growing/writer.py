@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from zindex.arrays import DTypeLike
-from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, shorten
 from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_presets import find_schema
@@ -149,6 +149,7 @@ class GrowingWriter:
         SourceError
             If the record does not fit the store; it is then left out.
         """
+        _check_mapping(record)
         with self._lock:
             log = self._find()
             if log is not None:
@@ -193,6 +194,8 @@ class GrowingWriter:
                 raise ConfigError(
                     f"a generation must have records, got none for {self.root}; append one or more"
                 )
+            for record in records:
+                _check_mapping(record)
             log = self._open(records)
             fields = log.schema.flatten(records, chosen)
             marker = None if key is None else self.root / KEYS_KEY / f"{_hash(key)}.json"
@@ -271,6 +274,15 @@ class GrowingWriter:
     ) -> None:
         if kind is None:
             self.commit()
+
+
+def _check_mapping(record: object) -> None:
+    """Raise for a record that is no mapping, as the keys of one that is given without a list."""
+    if not isinstance(record, Mapping):
+        raise SourceError(
+            f"a record must be a mapping from keys to values, got {shorten(record)}; append a list "
+            "of such mappings"
+        )
 
 
 def _hash(key: str) -> str:
