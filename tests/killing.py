@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -31,18 +30,21 @@ def death_before(
 ) -> Iterator[None]:
     """Have work die before one of the calls of some functions, which are counted from 0.
 
-    So do all later calls; with None it lives.
+    So do all later calls; with None it lives. The functions are of modules, classes or objects.
     """
     numbers = count()
 
-    def counted(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
-        if number is not None and next(numbers) >= number:
-            die()
-        return call(*args, **settings)
+    def count_calls(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **settings: Any) -> Any:
+            if number is not None and next(numbers) >= number:
+                die()
+            return call(*args, **settings)
+
+        return counted
 
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in calls:
-            patch.setattr(owner, name, partial(counted, getattr(owner, name)))
+            patch.setattr(owner, name, count_calls(getattr(owner, name)))
         yield
 
 

@@ -210,8 +210,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "bench_tokenize",
-        short="--megabytes 0.2 --runs 1 "
-        "--contenders 'plain batch loop' 'zindex, 1 process, .bin/.idx'",
+        short="--megabytes 0.2 --runs 1 --contenders 'plain batch loop' "
+        "'zindex, 1 process, .bin/.idx' 'plain batch loop, records' 'zindex, 1 process, records'",
         long="--megabytes 25 --runs 3",
         extra=True,
     ),

@@ -92,7 +92,7 @@ def test_verify_names_what_is_damaged_and_repair_rebuilds_it(prefix: str, tmp_pa
     assert found.stdout.splitlines() == [
         f"{store}: tokens/zarr.json is missing",
         f"{store}: tokens/c/2 the index of shard tokens/c/2 fails its checksum",
-        "1 store of 10 shards: 1 damaged; `zindex repair` rebuilds what is",
+        "1 store of 10 shards: 1 damaged; `zindex repair` rebuilds damaged shards",
     ]
     found = invoke("verify", store, "--json")
     assert found.exit_code == 1

@@ -13,17 +13,21 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from tests.datasets.configs import plain_config
+from tests.killing import death_before
 from zindex.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from zindex.datasets.gpt_dataset import GPTDataset
+from zindex.datasets.utils import Split
 from zindex.errors import SourceError
 from zindex.execution.executor import ThreadExecutor
 from zindex.execution.rank_step import RankStep
 from zindex.indexing import ensure
+from zindex.store import commit
 
 COLLECTIVES = (
     "barrier",
@@ -36,6 +40,16 @@ COLLECTIVES = (
     "gather_object",
     "scatter_object_list",
 )
+#: What a rank does before which it may die: all ranks, those that wait, and the one that builds.
+STEPS = {
+    "begin": (RankStep, "__enter__"),
+    "agree": (RankStep, "agree"),
+    "look": (RankStep, "take_over"),
+    "task": (ThreadExecutor, "run"),
+    "commit": (commit, "_create_same"),
+    "beat": (RankStep, "_send_builder"),
+    "end": (RankStep, "_wait_for_all"),
+}
 
 
 def say(**facts: Any) -> None:
@@ -83,6 +97,16 @@ def tell_take_over() -> None:
         return is_builder
 
     RankStep.take_over = tell  # type: ignore[method-assign]
+
+
+def open_directly(config: Any) -> list[Any]:
+    """Return datasets that are made without a builder."""
+    datasets = []
+    for path in config.blend_per_split[0][0]:
+        low_level = GPTDataset.build_low_level_dataset(path, config)
+        indices = range(len(low_level))
+        datasets.append(GPTDataset(low_level, path, indices, 40, Split.train, config))
+    return datasets
 
 
 class Damaged(GPTDataset):
@@ -152,14 +176,20 @@ def main(settings: dict[str, Any]) -> None:
     absent = settings.get("absent", [])
     slow_down(settings.get("task_seconds", 0))
     tell_take_over()
+    if (death := settings.get("death", {})).get("rank") == rank:
+        die = partial(os.kill, os.getpid(), death["signal"])
+        death_before(death["number"], STEPS[death["step"]], die=die).__enter__()
     say(rank=rank, joined=True)
     if settings.get("late_on") == rank:
         time.sleep(settings["late"])
     start = time.monotonic()
     try:
-        datasets = BlendedMegatronDatasetBuilder(
-            cls, settings["sizes"], lambda: rank not in absent, config
-        ).build()
+        if settings.get("direct"):
+            datasets = open_directly(config)
+        else:
+            datasets = BlendedMegatronDatasetBuilder(
+                cls, settings["sizes"], lambda: rank not in absent, config
+            ).build()
     except Exception as error:
         said = {"kind": type(error).__name__, "error": str(error)}
     else:

@@ -96,6 +96,33 @@ def test_two_segments_are_swapped_half_of_the_time(paths: list[str], tmp_path: P
     assert has_second.sum() > 180  # sentences may be empty
 
 
+@pytest.mark.parametrize("rules", ["0.17", "main"])
+def test_random_tokens_are_drawn_by_the_rules_of_a_version(
+    paths: list[str], tmp_path: Path, rules: str
+) -> None:
+    settings: dict[str, Any] = {"split": "1", "bert_rules": rules}
+    (train, _, _) = build(paths[:1], tmp_path, (200, 0, 0), blend=(paths[:1], None), **settings)
+    order = list(train.config.tokenizer.inv_vocab)
+    assert order != sorted(order)
+    assert train.token_lookup == (sorted(order) if rules == "main" else order)
+    other = "main" if rules == "0.17" else "0.17"
+    again = build(
+        paths[:1], tmp_path, (200, 0, 0), blend=(paths[:1], None), split="1", bert_rules=other
+    )[0]
+    num_random = 0
+    for position in range(200):
+        item, changed = train[position], again[position]["text"]
+        differs = item["text"] != changed
+        # Only where a token became a random one: the same draw from another order.
+        assert (item["loss_mask"][differs] == 1).all()
+        num_random += int(differs.sum())
+        for mine, theirs in zip(item["text"][differs], changed[differs], strict=True):
+            lookup = train.token_lookup.index(mine)
+            assert again.token_lookup[lookup] == theirs
+    assert num_random > 10
+    assert train.fingerprint == again.fingerprint
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_loader_workers_give_the_same(paths: list[str], tmp_path: Path, num_workers: int) -> None:
     (train, _, _) = build(paths, tmp_path)

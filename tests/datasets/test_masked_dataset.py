@@ -74,6 +74,7 @@ def assert_same(ours: dict[str, Any], others: dict[str, Any]) -> None:
         ({"tokenizer": None}, "tokenizer must be given for masked datasets, got None"),
         ({"masking_max_ngram": None}, "masking_max_ngram must be given for masked datasets"),
         ({"classification_head": None}, "classification_head must be given for masked datasets"),
+        ({"bert_rules": "0.14"}, r"bert_rules must be one of 0\.17, main, got '0\.14'"),
         ({"masking_probability": 1.0}, r"masking_probability must be above 0 .* got 1\.0"),
         ({"masking_probability": 0}, "masking_probability must be above 0 .* got 0;"),
         ({"short_sequence_probability": 1.5}, r"must lie in \[0, 1\], got 1\.5"),

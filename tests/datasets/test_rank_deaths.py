@@ -1,4 +1,4 @@
-"""Ranks that are killed, paused or late, at any moment: the others end right, and soon.
+"""Ranks that are killed, paused or late, before any step: the others end right, and soon.
 
 Each rank is a separate process, as under torchrun.
 """
@@ -16,12 +16,18 @@ from typing import Any
 import pytest
 
 from tests.conftest import numbers
+from tests.datasets.configs import plain_config
+from tests.datasets.rank_process import open_directly, summarize
 from tests.datasets.test_many_ranks import Ranks, expected, meeting_place
 from tests.datasets.test_many_ranks import ranks as ranks
 from tests.datasets.test_many_ranks import run_config as run_config
 
 # Seconds within which the ranks that live must end.
 LIMIT = 10.0
+# How often a rank takes a step, about: the builder, others, and one of datasets without a builder.
+BUILDER = {"begin": 1, "agree": 1, "task": 14, "commit": 42, "beat": 2, "end": 1}
+OTHER = {"begin": 1, "agree": 1, "look": 10, "end": 1}
+DIRECT = {"task": 3, "commit": 15}
 
 
 def start(ranks: Ranks, kind: str, num_ranks: int, tmp_path: Path, **settings: Any) -> None:
@@ -45,20 +51,44 @@ def check_others(ranks: Ranks, wanted: Any, *victims: int) -> None:
     assert time.monotonic() - begin < LIMIT
 
 
+def draw_death(
+    draw: random.Random, rank: int, counts: dict[str, int], *signals: int
+) -> dict[str, Any]:
+    """Return before which of its steps a rank dies, or stands still."""
+    step = draw.choice([*counts])
+    number, kind = draw.randrange(counts[step]), draw.choice(signals or [signal.SIGKILL])
+    return {"rank": rank, "step": step, "number": number, "signal": kind}
+
+
 @pytest.mark.parametrize("number", numbers(3, 120))
-def test_a_rank_is_killed_at_any_moment(
+def test_a_rank_is_killed_before_any_step(
     run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, number: int
 ) -> None:
-    """The builder more often than others, and of those that take over as well."""
+    """The builder more often than others."""
     draw = random.Random(number)
     num_ranks, kind = draw.choice([2, 4, 8] if number else [4]), draw.choice(["agent", "tcp"])
     victim = draw.choice([0, draw.randrange(num_ranks)])
     wanted = expected(run_config, tmp_path)
-    start(ranks, kind, num_ranks, tmp_path, config=run_config, task_seconds=0.05, timed=True)
-    time.sleep(draw.uniform(0, 1.2))
-    with suppress(ProcessLookupError):  # it has ended
-        os.kill(ranks.processes[victim].pid, draw.choice([signal.SIGKILL, signal.SIGSTOP]))
+    steps = OTHER if victim else BUILDER
+    death = draw_death(draw, victim, steps, signal.SIGKILL, signal.SIGSTOP)
+    own = {"config": run_config, "task_seconds": 0.05, "timed": True}
+    start(ranks, kind, num_ranks, tmp_path, death=death, **own)
     check_others(ranks, wanted, victim)
+
+
+@pytest.mark.parametrize("number", numbers(1, 12))
+def test_the_builder_of_datasets_without_a_builder_is_killed(
+    run_config: dict[str, Any], ranks: Ranks, tmp_path: Path, number: int
+) -> None:
+    """Datasets that each rank constructs itself."""
+    draw = random.Random(number)
+    alone = plain_config(**(run_config | {"path_to_cache": str(tmp_path / "alone")}))
+    wanted = json.loads(json.dumps(summarize(open_directly(alone))))
+    death = draw_death(draw, 0, DIRECT)
+    own = {"config": run_config, "task_seconds": 0.05, "timed": True, "direct": True}
+    start(ranks, draw.choice(["agent", "tcp"]), draw.choice([2, 4]), tmp_path, death=death, **own)
+    check_others(ranks, wanted, 0)
+    assert ranks.processes[0].wait(LIMIT) == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -68,9 +98,9 @@ def test_the_rank_that_took_over_is_killed_too(
 ) -> None:
     draw = random.Random(number)
     wanted = expected(run_config, tmp_path)
-    start(ranks, "agent", 4, tmp_path, config=run_config, task_seconds=0.4, timed=True)
-    time.sleep(draw.uniform(0, 0.6))
-    os.kill(ranks.processes[0].pid, signal.SIGKILL)
+    death = draw_death(draw, 0, {"task": 3})
+    own = {"config": run_config, "task_seconds": 0.4, "timed": True}
+    start(ranks, "agent", 4, tmp_path, death=death, **own)
     streams = {process.stdout: process for process in ranks.processes[1:]}
     first: list[Any] = wait(list(streams), LIMIT)
     lines = {streams[stream]: json.loads(stream.readline()) for stream in first}

@@ -38,6 +38,12 @@ from zindex.loading.collate import collate
 NAMES = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
 
 
+class Ending(Speaker):
+    """A tokenizer that wants conversations to end, as 0.15 asks."""
+
+    force_eod = True
+
+
 def open_dataset(
     low_level: Any, num_samples: Any = None, cls: Any = SFTDataset, **settings: Any
 ) -> Any:
@@ -51,11 +57,12 @@ def pack_plainly(
     """Return a sample as lists, step by step as Megatron's rules say."""
     conversations: list[Any] = []
     for message in record["messages"]:
-        if message["role"] == "system":
+        if not conversations or (message["role"] == "system" and rules >= "0.16"):
             conversations.append([])
         conversations[-1].append(message)
     rows: list[list[Any]] = [[], [], [], []]
     ends = [0]
+    is_short = rules in ("0.16", "0.17")
 
     def pad(count: int) -> None:
         for _ in range(count):
@@ -66,6 +73,8 @@ def pack_plainly(
         tokens, targets = tokenizer.tokenize_conversation(conversation, True, False)
         if rules == "0.16" and tokens[-1] != EOD:
             tokens, targets = [*tokens, EOD], [*targets, EOD]
+        if rules < "0.16":
+            tokens, targets = [*tokens[: length - 1], EOD], [*targets[: length - 1], EOD]
         loss = [0.0 if target == IGNORE_INDEX else 1.0 for target in targets]
         for row, values in zip(rows, (tokens, targets, range(len(tokens)), loss), strict=True):
             row.extend(values)
@@ -78,14 +87,16 @@ def pack_plainly(
     if len(rows[0]) <= length:
         pad(length + 1 - len(rows[0]))
     ends[-1] = length
+    boundaries = {
+        "cu_seqlens": ends + [length] * ((length + 1 - len(ends)) * (not is_short)),
+        "max_seqlen": int(np.diff(ends).max()),
+    }
     return {
         "tokens": rows[0][:-1],
         "labels": rows[1][1:],
         "loss_mask": rows[3][1:],
         "position_ids": rows[2][:-1],
-        "cu_seqlens": ends + [length] * ((length + 1 - len(ends)) * (rules != "0.16")),
-        "max_seqlen": int(np.diff(ends).max()),
-    }
+    } | (boundaries if rules >= "0.16" else {})
 
 
 @pytest.mark.parametrize(
@@ -98,6 +109,10 @@ def pack_plainly(
         ({"context_parallel_size": 2, "sequence_parallel_size": 2, "sft_rules": "dev"}, 8),
         ({"context_parallel_size": 2, "sequence_parallel_size": 2, "sft_rules": "0.16"}, 4),
         ({"sft_rules": "0.16", "sequence_length": 9}, 1),
+        ({"sft_rules": "0.17", "context_parallel_size": 2}, 4),
+        ({"sft_rules": "0.14", "context_parallel_size": 2}, 1),
+        ({"sft_rules": "0.14", "sequence_length": 90}, 1),
+        ({"sft_rules": "0.15", "tokenizer": Ending()}, 1),
         ({"hybrid_context_parallel": True, "data_parallel_size": 2, "sft_rules": "main"}, 1),
         ({"hybrid_context_parallel": True, "data_parallel_size": 2}, 4),
         ({"dynamic_context_parallel": True, "sequence_length": 7}, 2),
@@ -124,13 +139,67 @@ def test_samples_are_those_of_the_rules(
             divisor,
             rules=config.sft_rules or "main",
         )
-        assert list(item) == NAMES
+        assert list(item) == list(expected)
         for name, value in expected.items():
             assert item[name].tolist() == value, name
             assert torch.equal(batch[position][name], item[name])
-    dtypes = [item[name].dtype for name in NAMES]
     kinds = (torch.int64, torch.int64, torch.float32, torch.int64, torch.int32, torch.int32)
-    assert dtypes == list(kinds)
+    assert [value.dtype for value in item.values()] == list(kinds[: len(item)])
+
+
+def test_the_tokenizer_says_whether_conversations_end_by_the_rules_of_0_15() -> None:
+    low_level = [[{"role": "user", "content": "abcdef"}]]
+    for tokenizer, tokens in ((Speaker(), [0, 1, 2, 3]), (Ending(), [0, 1, 2, EOD])):
+        dataset = open_dataset(low_level, tokenizer=tokenizer, sequence_length=4, sft_rules="0.15")
+        assert dataset[0]["tokens"].tolist() == tokens
+
+
+def test_empty_conversations_have_boundaries() -> None:
+    """As in Megatron: of no tokens, and the last one of the padding, whose positions go on."""
+    low_level = [[{"role": "system", "content": text} for text in ("", "ab", "", "c", "")]]
+    item = open_dataset(low_level, sequence_length=6)[0]
+    assert item["cu_seqlens"].tolist() == [0, 0, 2, 2, 3, 6, 6]
+    assert item["position_ids"].tolist() == [0, 1, 0, 1, 2, 3]
+    assert item["max_seqlen"] == 3
+    short = open_dataset(low_level, sequence_length=2, sft_rules="0.17")[0]
+    assert short["cu_seqlens"].tolist() == [0, 0, 2, 2]
+
+
+class OwnMasks(SFTDataset):
+    """Makes masks itself, as subclasses of Megatron's class of 0.14 do."""
+
+    def _get_ltor_masks_and_position_ids(
+        self, max_seq_len: int, target: torch.Tensor, pad_token: int
+    ) -> Any:
+        found = super()._get_ltor_masks_and_position_ids(max_seq_len, target, pad_token)
+        return found[0] / 2, found[1] + 1, found[2]
+
+
+@pytest.mark.parametrize("rules", ["0.14", "0.15"])
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_a_subclass_may_make_masks_by_the_rules_of_0_14(rules: str, with_mask: bool) -> None:
+    records = [record["messages"] for record in draw_records(1)]
+    settings = {"sft_rules": rules, "create_attention_mask": with_mask}
+    own = open_dataset(records, cls=OwnMasks, **settings)
+    plain = open_dataset(records, sft_rules=rules)
+    batch = own.__getitems__([0, None, -1])
+    for position, row in zip((0, None, -1), batch, strict=True):
+        item, expected = own[position], plain[position]
+        assert torch.equal(item["loss_mask"], expected["loss_mask"] / 2)
+        assert torch.equal(item["position_ids"], expected["position_ids"] + 1)
+        assert torch.equal(item["labels"], expected["labels"])
+        assert list(item) == list(row)
+        assert list(item)[2] == ("attention_mask" if with_mask else "loss_mask")
+        assert all(torch.equal(row[name], item[name]) for name in item)
+    if with_mask:
+        assert torch.equal(item["attention_mask"], torch.ones(1, 24, 24).triu(1) > 0)
+
+
+@pytest.mark.parametrize("rules", [None, "0.16", "main"])
+def test_masks_of_a_subclass_that_would_not_be_called_are_refused(rules: Any) -> None:
+    match = f"OwnMasks overrides, must belong to sft_rules .* got {rules or 'main'}; set one"
+    with pytest.raises(ConfigError, match=match):
+        open_dataset([[]], cls=OwnMasks, sft_rules=rules)
 
 
 def test_records_repeat(tmp_path: Path) -> None:

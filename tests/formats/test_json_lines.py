@@ -1,5 +1,6 @@
 """Lines of JSON objects: what is one, and where one ends."""
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from zindex.errors import SourceError
 from zindex.formats import json_lines
-from zindex.formats.json_lines import cut_lines, decode_with_json, parse_object
+from zindex.formats.json_lines import (
+    MAX_JOINED_NBYTES,
+    cut_lines,
+    decode_with_json,
+    parse_lines,
+    parse_object,
+    parse_text,
+)
 from zindex.io.decompression import DamageError
 
 NESTED = {"a": math.inf, "b": 'say "c": no', "d": {"a": ["\\", {"a": 1}]}}
@@ -109,3 +117,45 @@ def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_column_counts_from_one() -> None:
     with pytest.raises(SourceError, match=r"^there is no JSON: Expecting value at column 7$"):
         parse_object(b'{"a": x}')
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize("length", [1, 2 * MAX_JOINED_NBYTES])
+def test_lines_are_parsed_together(length: int) -> None:
+    values: list[Any] = [{"a": "x" * length, "b": [1, {"c": None}]}, 7, [], "x" * length, None]
+    lines = [json.dumps(value).encode() for value in values]
+    ends = [b"", b"\n", b" \r\n", b"\n", b""]
+    assert parse_lines([*map(bytes.__add__, lines, ends)]) == values
+    assert parse_lines([*map(memoryview, lines)]) == values
+    assert parse_text(b"\n".join(lines), len(lines)) == values
+    assert parse_text(b"\n".join(lines) + b"\n", len(lines)) == values
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b"1, 2"],
+        [b"{}, {}", b"[1", b"2]"],
+        [b'{"a": [1', b"2]}", b"3, 4"],
+        [b'{"a": "', b'"}', b"{}, {}"],
+        [b"{}", b""],
+        [b"{}", b" "],
+        [b"{}, ", b"{}"],
+        [b"{}", b"{"],
+        [b"{}]", b"[{}"],
+        [b"{}", b"\xef\xbb\xbf{}"],
+        [b'{"a": 1}{"b": 2}', b"{}"],
+        [],
+    ],
+)
+@pytest.mark.parametrize("length", [0, 4 * MAX_JOINED_NBYTES])
+def test_lines_with_another_number_of_values_are_refused(lines: list[bytes], length: int) -> None:
+    """Also those that are JSON only together, or with the borders between them."""
+    if length and lines:
+        lines = [*lines, b'"%b"' % (b"x" * length * len(lines))]
+    assert parse_lines(lines) is None
+    if lines:
+        assert parse_text(b"\n".join(lines), len(lines)) is None
+    some = [line + b", 281474976710656" for line in lines]
+    assert parse_lines(some) is None

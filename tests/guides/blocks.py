@@ -46,6 +46,7 @@ def run_blocks(guide: Path, folder: Path, environment: Mapping[str, str]) -> Non
         if language in ("python", "sh"):
             said = f"{body}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
             assert done.returncode == 0, said
+            assert "Exception ignored" not in done.stderr, said
 
 
 def run_shell(body: str, folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:

@@ -35,6 +35,7 @@ from zindex.formats.idx_writer import write_index
 from zindex.ingest import convert as module
 from zindex.ingest import driver
 from zindex.ingest.convert import expand_prefixes
+from zindex.ingest.corpora.pairs import find_corpora
 from zindex.io import local
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import Store, open_store
@@ -204,6 +205,13 @@ def test_name_that_looks_like_a_glob_is_a_name_if_it_exists(tmp_path: Path) -> N
     prefix = write_pair(tmp_path / "web[en]", [3])
     write_pair(tmp_path / "webe", [4])
     assert expand_prefixes(prefix) == [str(prefix)]
+
+
+def test_both_files_of_a_pair_are_one_corpus() -> None:
+    # As a shell expands a pattern such as data/* without quotes.
+    files = ["a/code.bin", "a/code.idx", "a/web.bin", "a/web.idx"]
+    assert expand_prefixes(files) == ["a/code", "a/web"]
+    assert find_corpora(files) == ["a/code", "a/web"]
 
 
 def test_glob_that_matches_nothing_is_refused(tmp_path: Path) -> None:

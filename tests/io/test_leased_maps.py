@@ -4,119 +4,125 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from weakref import WeakMethod
 
 import numpy as np
 import pytest
 
 from zindex.io import leased_maps
-from zindex.io.leased_maps import LeasedMaps
+from zindex.io.leased_maps import LeasedMap
 
 fcntl = pytest.importorskip("fcntl")
 pytestmark = pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="leases are Linux's")
 
 
-class Reader:
-    """Maps one file, until its lease is asked for."""
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
-    def __init__(self, path: Path, nbytes: int = 1) -> None:
-        self.maps: LeasedMaps | None = LeasedMaps(WeakMethod(self.drop))
-        self.content = self.maps.map(str(path), nbytes)
-        self.dropped = threading.Event()
 
-    def drop(self) -> None:
-        self.maps = self.content = None
-        self.dropped.set()
+def can_map(path: Path) -> bool:
+    """Return whether a file can be mapped now."""
+    with opened(path) as descriptor:
+        try:
+            LeasedMap(descriptor, str(path))
+        except OSError:
+            return False
+        return True
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "a.bin"
     np.arange(10_000, dtype=np.uint8).tofile(path)
-    if Reader(path).content is None:
+    if not can_map(path):
         pytest.skip("the file system of temporary files has no leases")
     return path
 
 
-def truncate(path: Path) -> float:
-    start = time.monotonic()
-    os.truncate(path, 10)
-    return time.monotonic() - start
+def wait_for_break(made: LeasedMap) -> None:
+    while made.is_held():
+        time.sleep(0.01)
 
 
 def test_whoever_truncates_waits_until_the_map_is_dropped(path: Path) -> None:
-    reader = Reader(path)
-    assert reader.content is not None
-    assert reader.maps is not None
-    assert reader.content.tobytes() == path.read_bytes()
-    assert reader.maps.is_held()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        waited = pool.apply_async(truncate, (path,))
-        assert reader.dropped.wait(30)
-        assert waited.get(30) < 30
-    assert path.stat().st_size == 10
+    with opened(path) as descriptor, multiprocessing.get_context("spawn").Pool(1) as pool:
+        made = LeasedMap(descriptor, str(path))
+        assert made.content.tobytes() == path.read_bytes()
+        assert made.record.tolist() == [made.content.ctypes.data, 10_000]
+        waited = pool.apply_async(os.truncate, (path, 10))
+        wait_for_break(made)
+        assert (path.stat().st_size, int(made.content[-1])) == (10_000, 9_999 % 256)
+        del made
+        waited.get(30)
+        assert path.stat().st_size == 10
 
 
-def test_this_process_may_write_too(path: Path) -> None:
-    reader = Reader(path)
-    path.write_bytes(b"new")
-    assert reader.dropped.is_set()
+def test_threads_of_this_process_wait_too(path: Path) -> None:
+    with opened(path) as descriptor:
+        made = LeasedMap(descriptor, str(path))
+        other = threading.Thread(target=path.write_bytes, args=(b"new",))
+        other.start()
+        wait_for_break(made)
+        assert path.stat().st_size == 10_000
+        del made
+        other.join(30)
     assert path.read_bytes() == b"new"
 
 
-def test_a_lease_is_asked_for_but_the_maps_are_in_use(path: Path) -> None:
-    """The file keeps its length as long as somebody reads it."""
-    reader = Reader(path)
-    maps, content = reader.maps, reader.content
-    assert maps is not None
-    assert content is not None
-    other = threading.Thread(target=truncate, args=(path,))
-    other.start()
-    assert reader.dropped.wait(30)
-    assert not maps.is_held()
-    assert (path.stat().st_size, int(content[-1])) == (10_000, 9_999 % 256)
-    del maps, content
-    other.join(30)
-    assert path.stat().st_size == 10
+def test_it_keeps_its_descriptor_open(path: Path) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.number = os.open(path, os.O_RDONLY)
+
+        def __del__(self, close: Any = os.close) -> None:
+            close(self.number)
+
+    owner = Owner()
+    number = owner.number
+    made = LeasedMap(number, str(path), owner)
+    del owner
+    assert made.is_held()
+    del made
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
 
 
-def test_files_without_leases_are_not_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with path.open("ab"):  # somebody may write
-        assert Reader(path).content is None
-    assert Reader(path, 10_001).content is None
-    maps = Reader(path).maps
-    assert maps is not None
-    assert maps.map(str(path), 1, path.stat().st_mtime_ns + 1) is None
-    assert maps.map(str(path.parent / "missing"), 1) is None
-    assert maps.map(str(path.parent), 1) is None
-    del maps
-    assert Reader(path, 10_000).content is not None
-    before = leased_maps._num_leased
-    readers = [Reader(path) for _ in range(3)]
-    assert leased_maps._num_leased == before + 3
-    del readers
-    assert leased_maps._num_leased == before
-    for name, value in (("_LOCAL", frozenset()), ("_SHARE", 1 << 60), ("_LEAST_SECONDS", 1 << 40)):
-        with monkeypatch.context() as patch:
-            patch.setattr(leased_maps, name, value)
-            assert Reader(path).content is None
+@pytest.mark.parametrize(
+    ("name", "value"), [("_LOCAL", frozenset()), ("_LEAST_SECONDS", 1 << 40), (None, None)]
+)
+def test_files_without_leases_are_not_mapped(
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, value: object
+) -> None:
+    if name is None:
+        with path.open("ab"):  # which may write
+            assert not can_map(path)
+        assert can_map(path)
+    else:
+        monkeypatch.setattr(leased_maps, name, value)
+        assert not can_map(path)
 
 
-def _is_held(reader: Any, answers: Any) -> None:
-    answers.put(reader.maps.is_held())
+def test_a_pipe_has_no_lease() -> None:
+    for number in os.pipe():
+        with pytest.raises(OSError, match="no lease protects maps of pipe"):
+            LeasedMap(number, "pipe")
+        os.close(number)
 
 
-def test_a_forked_child_has_no_leases(path: Path) -> None:
-    reader = Reader(path)
-    context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    child = context.Process(target=_is_held, args=(reader, answers))
-    child.start()
-    assert answers.get() is False
-    child.join(30)
-    # The end of the child gives up no lease of its parent.
-    assert reader.maps is not None
-    time.sleep(1.5 * leased_maps._CHECK_SECONDS)
-    assert reader.maps.is_held()
+def test_a_forked_child_does_not_release_the_lease(path: Path) -> None:
+    with opened(path) as descriptor:
+        held = [LeasedMap(descriptor, str(path))]
+        child = multiprocessing.get_context("fork").Process(target=held.clear)
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        assert held[0].is_held()
+        held.clear()

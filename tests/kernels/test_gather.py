@@ -24,11 +24,13 @@ class Files:
 
     def __init__(self, folder: Path, values: Any, chunk_length: int, chunks_per_shard: int) -> None:
         self.values = values
+        self.held: list[Any] = []
         self.shard_length = chunk_length * chunks_per_shard
         row_nbytes = values[:1].nbytes
         num_shards = -(-len(values) // self.shard_length)
         self.descriptors = np.zeros(num_shards, np.int32)
         self.used = np.zeros(num_shards, np.uint8)
+        self.maps = np.zeros(num_shards, np.int64)
         self.verified = np.ones(num_shards * chunks_per_shard, np.uint8)
         for shard in range(num_shards):
             content = b"\xee" * BASE
@@ -54,9 +56,17 @@ class Files:
                 self.verified.ctypes.data,
                 -dtype.itemsize if dtype.kind == "i" else dtype.itemsize,
                 *[0] * 5,
+                self.maps.ctypes.data,
             ],
             np.int64,
         )
+
+    def map(self, folder: Path, shard: int, nbytes: int | None = None) -> None:
+        """Map the first bytes of a file, all by default."""
+        content = np.fromfile(folder / f"{id(self)}-{shard}", np.uint8, nbytes or -1)
+        record = np.array([content.ctypes.data, content.nbytes])
+        self.held += [content, record]
+        self.maps[shard] = record.ctypes.data
 
     def close(self) -> None:
         for number in self.descriptors[self.descriptors > 0].tolist():
@@ -106,6 +116,8 @@ def test_spans_equal_slices(wanted: list[Any]) -> None:
         for values, chunk_length, chunks_per_shard, pairs, wide, placed in wanted:
             files = Files(Path(folder), values, chunk_length, chunks_per_shard)
             opened.append(files)
+            for shard in range(0, len(files.maps), 2):
+                files.map(Path(folder), shard)
             lengths = np.array([stop - start for start, stop in pairs], np.int64)
             gap = 2 if placed else 0
             places = np.cumsum(lengths + gap) - lengths
@@ -203,3 +215,19 @@ def test_a_round_may_be_gone_on_with_and_groups_may_be_empty(files: Files) -> No
     assert not done
     assert state == (3, 2, 0)
     assert out.tolist() == [5, 6, 0, 1, 2, 3]
+
+
+def test_maps_are_read_instead_of_files_as_far_as_they_reach(files: Files, tmp_path: Path) -> None:
+    files.map(tmp_path, 0)
+    files.map(tmp_path, 1, BASE + 3)
+    number = int(files.descriptors[0]) - 1
+    os.truncate(f"/proc/self/fd/{number}", 0)
+    done, _, out = read(files, [(0, 12, 0)], 12)
+    assert done
+    assert out.tolist() == list(range(12))
+    assert files.used.tolist() == [1, 1, 0, 0]
+    os.truncate(f"/proc/self/fd/{int(files.descriptors[1]) - 1}", 0)
+    assert read(files, [(0, 6, 0), (6, 7, 6), (7, 8, 7)])[:2] == (False, (0, 2, 7))
+    files.descriptors[0] = 0  # closed files have no maps
+    assert read(files, [(0, 6, 0)])[:2] == (False, (0, 0, 0))
+    files.descriptors[0] = number + 1

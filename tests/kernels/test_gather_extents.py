@@ -23,13 +23,15 @@ class Groups:
         self.rows: list[tuple[int, ...]] = []
         self.spans: list[tuple[int, int, int]] = []
         self.held: list[Array] = [np.empty(SCRATCH_NBYTES, np.uint8)]
-        self.cells = np.zeros((8, 2), np.int64)
+        self.cells = np.zeros((8, 3), np.int64)
         self.descriptors = np.zeros(8, np.int32)
         self.used = np.zeros(8, np.uint8)
+        self.maps = np.zeros(8, np.int64)
         for number, row in enumerate(self.cells):
             row[:] = (
                 self.descriptors[number:].ctypes.data,
                 self.used[number:].ctypes.data,
+                self.maps[number:].ctypes.data,
             )
         #: The next group, the first one that shares its spans, and the next span.
         self.state = np.array([-1] + [0] * (STATE_LENGTH - 1))
@@ -69,7 +71,7 @@ class Groups:
         flat = np.array(self.spans, np.int64).reshape(-1, 3).T
         groups, scratch = np.array(self.rows, np.int64), self.held[0].ctypes.data
         spans = (np.ascontiguousarray(column) for column in flat)
-        is_done = gather_extents(groups, *spans, scratch, SCRATCH_NBYTES, self.state)
+        is_done = gather_extents(groups, *spans, scratch, SCRATCH_NBYTES, 0, self.state)
         #: The largest values of the groups.
         self.largest = groups[:, LARGEST].tolist()
         return is_done
@@ -179,3 +181,39 @@ def test_an_array_without_extents_has_only_empty_spans() -> None:
     target = np.zeros(2, np.int64)
     assert gather([[]], [[(0, 0, 1)]], [target], WIDEN) == -1
     assert gather([[]], [[(0, 1, 1)]], [target], WIDEN) == 0
+
+
+@pytest.mark.parametrize("form", [COPY, WIDEN, TRUTH])
+def test_maps_are_read_instead_of_files_as_far_as_they_reach(form: int, tmp_path: Path) -> None:
+    tokens = np.arange(40, dtype=np.int32)
+    content = np.frombuffer(b"xyz" + tokens[:30].tobytes(), np.uint8)
+    record = np.array([content.ctypes.data, content.nbytes])
+    path = tmp_path / "tokens"
+    path.write_bytes(b"xyz")
+    kind = {COPY: np.int32, WIDEN: np.int64, TRUTH: np.bool_}[form]
+    groups, target = Groups(), np.zeros(30, kind)
+    groups.add([tokens], target, form, [(0, 20, 0), (20, 30, 20), (29, 31, 0)], files={0: 2})
+    groups.maps[2] = record.ctypes.data
+    assert not groups.gather()
+    assert groups.state[:3].tolist() == [0, 0, 0]  # a closed file has no map
+    with path.open("rb") as file:
+        groups.descriptors[2] = file.fileno() + 1
+        assert not groups.gather()
+    assert groups.state[:3].tolist() == [0, 0, 2]
+    assert target.tolist() == tokens[:30].astype(kind).tolist()
+    assert groups.used[2] == 1
+
+
+def test_groups_that_share_spans_need_not_be_neighbours(tmp_path: Path) -> None:
+    tokens = np.arange(40, dtype=np.int32)
+    (tmp_path / "tokens").write_bytes(b"xyz" + tokens.tobytes())
+    groups, targets = Groups(), np.full((3, 4), -1)
+    groups.add([tokens], targets[0], WIDEN, [(3, 5, 0), (7, 9, 2)])
+    groups.add([tokens], targets[1], WIDEN, [(0, 2, 0), (20, 22, 2)], files={0: 5})
+    groups.add([tokens], targets[2], WIDEN, None)
+    groups.rows[2] = (*groups.rows[0][:2], *groups.rows[2][2:])
+    assert not groups.gather()
+    with (tmp_path / "tokens").open("rb") as file:
+        groups.descriptors[5] = file.fileno() + 1
+        assert groups.gather()
+    assert targets.tolist() == [[3, 4, 7, 8], [0, 1, 20, 21], [3, 4, 7, 8]]

@@ -118,6 +118,88 @@ def test_records_are_packed_whole(tmp_path: Path, kind: str, multiple_of: int) -
     assert area == sum(padded[name].numel() for name in names)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_top_logits_of_tokens_are_packed(tmp_path: Path, seed: int) -> None:
+    """Of random records, with any number of choices for each token, none of some."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 8))
+    least, most = int(rng.integers(0, 2)), int(rng.integers(1, 5))
+
+    def tokens(size: int) -> np.ndarray:
+        return rng.integers(1, 1000, size, np.int32)
+
+    lengths = rng.integers(least, 9, count)
+    choices = [rng.integers(least, most + 1, length) for length in lengths]
+    values: dict[str, list[Any]] = {
+        "prompt": [tokens(int(n)) for n in rng.integers(0, 5, count)],
+        "completion": [tokens(int(n)) for n in lengths],
+        "completion_mask": [rng.random(n) < 0.7 for n in lengths],
+        "topk_ids": [[tokens(int(n)) for n in own] for own in choices],
+    }
+    values["topk_logprobs"] = [
+        [-rng.random(len(ids), np.float32) for ids in own] for own in values["topk_ids"]
+    ]
+    # An array for each token; a record of no tokens has none.
+    if not any(values["topk_ids"]):
+        values["topk_ids"][0], values["topk_logprobs"][0] = [tokens(1)], [np.full(1, -1, "float32")]
+        values["completion"][0], values["completion_mask"][0] = tokens(1), np.ones(1, bool)
+    save_bin(tmp_path, values)
+    dataset = DatasetFactory.load("distill", tmp_path, 0)
+    for multiple_of in (1, 16):
+        packed = PackedDataset(dataset, multiple_of=multiple_of)
+        rows = rng.integers(0, count, 5).tolist()
+        batch = packed.collate(packed.__getitems__(rows))
+        num_choices = max((len(ids) for row in rows for ids in values["topk_ids"][row]), default=0)
+        ids, mask, starts, place = list[int](), list[bool](), list[int](), 0
+        width = batch["input_ids"].shape[1]
+        wanted = {
+            "topk_ids": np.zeros((1, width, num_choices), np.int64),
+            "topk_logprobs": np.zeros((1, width, num_choices), np.float32),
+        }
+        for row in rows:
+            asked, own = values["prompt"][row], values["completion"][row]
+            starts.append(place)
+            ids += [*asked.tolist(), *own.tolist()]
+            mask += [False] * len(asked) + values["completion_mask"][row].tolist()
+            for name, found in wanted.items():
+                for token, top in enumerate(values[name][row], place + len(asked)):
+                    found[0, token, : len(top)] = top
+            place = len(ids)
+        assert width == -(-place // multiple_of) * multiple_of
+        assert batch["input_ids"][0].tolist() == ids + [0] * (width - place)
+        for start in {start for start in starts if start < place}:
+            mask[start] = False
+        assert batch["loss_mask"][0].tolist() == mask + [False] * (width - place)
+        for name, found in wanted.items():
+            assert batch[name].shape == found.shape
+            assert np.array_equal(batch[name].numpy(), found)
+            assert batch[name].numpy().dtype == found.dtype
+        assert batch["record_ids"].tolist() == list(range(len(rows)))
+    sizes = dataset.sample_sizes().tokens.tolist()
+    assert sizes == [
+        len(asked) + len(own)
+        for asked, own in zip(values["prompt"], values["completion"], strict=True)
+    ]
+
+
+def test_choices_without_their_tokens_are_refused(tmp_path: Path) -> None:
+    ids = [np.array([1, 2], "int32"), np.array([3], "int32")]
+    top = [[np.array([4, 5], "int32")] * 2, [np.array([6], "int32")] * 2]
+    scores = [[item.astype("float32") for item in own] for own in top]
+    masks = [np.ones(len(item), bool) for item in ids]
+    values = {"prompt": ids, "completion": ids, "completion_mask": masks}
+    save_bin(tmp_path / "a", values | {"topk_ids": top, "topk_logprobs": scores})
+    packed = PackedDataset(DatasetFactory.load("distill", tmp_path / "a", 0))
+    packed.__getitems__([0])
+    with pytest.raises(SourceError, match="completion and topk_ids of a record must be of one"):
+        packed.__getitems__([0, 1])
+    scores[0][1] = scores[0][1][:1]
+    save_bin(tmp_path / "b", values | {"topk_ids": top, "topk_logprobs": scores})
+    packed = PackedDataset(DatasetFactory.load("distill", tmp_path / "b", 0))
+    with pytest.raises(SourceError, match="topk_ids and topk_logprobs of a record must be of one"):
+        packed.__getitems__([0])
+
+
 def test_documents_are_packed_and_long_ones_divided(tmp_path: Path) -> None:
     dataset = DatasetFactory.load("sft", write_sft(tmp_path), 30, documents="respect", tail="exact")
     packed = PackedDataset(dataset, multiple_of=64)

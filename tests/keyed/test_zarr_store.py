@@ -1,9 +1,11 @@
 """Record stores as keyed stores."""
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from tests.damage import flip
 from tests.ingest.records.sources import ListFiles
+from tests.io.test_leased_maps import can_map
 from tests.keyed.small_stores import write_grpo, write_sft
 from tests.keyed.upstream_files import write_bin
 from zindex.errors import NotReadyError, SourceError, StoreNotFoundError, VerificationError
@@ -19,6 +22,7 @@ from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.ingest.records.import_records import import_records
 from zindex.keyed import DatasetFactory, MmapStore, ZarrStore
 from zindex.keyed.window_dataset import WindowDataset
+from zindex.store.layout import ChunkGrid, Codec
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +116,72 @@ def test_a_store_that_is_not_finished_says_so(folder: Path, tmp_path: Path) -> N
         DatasetFactory.load("seq", tmp_path / "t", 4)
     with pytest.raises(StoreNotFoundError):
         ZarrStore().load(tmp_path / "none")
+
+
+@pytest.fixture
+def maps_from_the_first_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leases").write_bytes(b"x")
+    if not can_map(tmp_path / "leases"):
+        pytest.skip("the file system of temporary files has no leases")
+    monkeypatch.setattr("zindex.store.open_files.SPANS_BEFORE_MAPS", 1)
+    monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", 0)
+    monkeypatch.setattr("zindex.store.reader.FEW_SPANS", 0)
+
+
+def write_chunked(path: Path, codec: Codec = "none") -> Path:
+    """Write a store of 5,000 tokens in 50 chunks of ten shards, and their masks."""
+    tokens = np.arange(5_000, dtype=np.int32)
+    write_bin(path / "bin", {"sequence": [tokens], "loss_mask": [tokens % 3 == 0]})
+    grid = ChunkGrid(chunk_length=400, shard_length=2_000, codec=codec)
+    convert_keyed(path / "bin", path / "zarr", grid=grid)
+    return path / "zarr"
+
+
+def find_maps(folder: Path) -> list[str]:
+    """Return the files of a folder that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted({line.split()[-1] for line in lines if str(folder) in line})
+
+
+def check_windows(dataset: Any, rng: np.random.Generator, num_batches: int = 20) -> None:
+    for _ in range(num_batches):
+        numbers = rng.integers(0, len(dataset), 16).tolist()
+        batch = dataset.collate(dataset.__getitems__(numbers))
+        wanted = np.array(numbers)[:, None] * 64 + np.arange(64)
+        assert np.array_equal(batch["input_ids"], wanted)
+        assert np.array_equal(batch["target_ids"], wanted + 1)
+        assert np.array_equal(batch["loss_mask"], (wanted + 1) % 3 == 0)
+
+
+@pytest.mark.usefixtures("maps_from_the_first_span")
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_windows_from_maps(tmp_path: Path, codec: Codec) -> None:
+    path = write_chunked(tmp_path, codec)
+    dataset = DatasetFactory.load("sft", path, 64)
+    check_windows(dataset, np.random.default_rng(0))
+    mapped = find_maps(path)
+    assert len(mapped) == 10 + 3
+    check_windows(pickle.loads(pickle.dumps(dataset)), np.random.default_rng(1))
+    with torch.multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(check_windows, (dataset, np.random.default_rng(2)))
+    loader = torch.utils.data.DataLoader(
+        dataset, 16, num_workers=1, collate_fn=dataset.collate, multiprocessing_context="fork"
+    )
+    first = torch.cat([batch["input_ids"][:, 0] for batch in loader])
+    assert first.tolist() == list(range(0, 64 * len(dataset), 64))
+    assert find_maps(path) == mapped
+
+
+@pytest.mark.usefixtures("maps_from_the_first_span")
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_shard_that_is_cut_while_it_is_mapped_is_an_error(tmp_path: Path, codec: Codec) -> None:
+    path = write_chunked(tmp_path, codec)
+    dataset = DatasetFactory.load("sft", path, 64)
+    check_windows(dataset, np.random.default_rng(0))
+    shard = path / "sequence_value/c/1"
+    assert str(shard) in find_maps(path)
+    os.truncate(shard, 100)
+    assert str(shard) not in find_maps(path)
+    with pytest.raises(VerificationError, match=r"sequence_value/c/1"):
+        dataset.__getitems__([9, 12])
+    assert dataset[0]["input_ids"].tolist() == list(range(64))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.forked import run_fresh
 from tests.loading.datasets import Numbers
 from zindex.errors import ConfigError
 from zindex.loading.collate import collate
@@ -135,3 +136,18 @@ def test_an_error_is_raised_in_place_of_its_batch() -> None:
         assert [next(batches)["sample"].item() for _ in range(2)] == [0, 1]
         with pytest.raises(IndexError, match="7"):
             next(batches)
+
+
+def test_a_script_may_end_within_a_pass() -> None:
+    # Python clears builtins last, so the generator ends after the modules that it uses.
+    script = (
+        "import builtins\n"
+        "from tests.loading.datasets import Numbers\n"
+        "from zindex.loading.collate import collate\n"
+        "from zindex.loading.reading import BatchReader, read_ahead\n"
+        "batches = read_ahead(BatchReader(Numbers(30), collate), [[i] for i in range(9)], 2)\n"
+        "builtins.kept = batches\n"
+        "print(next(batches)['sample'].tolist())\n"
+    )
+    done = run_fresh("-c", script, check=True)
+    assert (done.stdout, done.stderr) == ("[0]\n", "")

@@ -36,7 +36,7 @@ def test_wrong_keys(values: Any, message: str) -> None:
 
 @pytest.mark.parametrize("value", [True, "3", 3.0, None])
 def test_wrong_types(value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"width must be int, got {value!r}"):
+    with pytest.raises(ConfigError, match=f"width must be a whole number, got {value!r}"):
         check_types({"width": value}, {"width": int})
     check_types({"depth": value}, {"width": int})
 

@@ -232,7 +232,7 @@ def test_damage_names_the_file_and_the_place(tmp_path: Path) -> None:
         SourceError,
         match=rf"^{path} must be a whole tar archive of samples, but at byte 2,560 there is a tar "
         "header whose checksum is wrong; restore the file, or leave out the sample there and all "
-        "behind it with on_damage='skip' \\(--on-damage skip\\)$",
+        "after it with on_damage='skip' \\(--on-damage skip\\)$",
     ):
         read_all(TarFiles(path))
 

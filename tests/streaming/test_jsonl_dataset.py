@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from tests.sources.archives import write_jsonl
+from zindex.errors import SourceError
+from zindex.streaming import files_dataset
 from zindex.streaming.files_dataset import JsonlIterableDataset
+from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.protocols import PartitionedDataset, UrlDataset
+from zindex.streaming.state import to_state
 
 Sample = dict[str, Any]
 
@@ -52,3 +56,60 @@ def test_damage_is_counted(folder: Path) -> None:
     dataset = JsonlIterableDataset(folder, on_damage="skip")
     assert len(list(dataset)) == 22
     assert dataset.num_skipped == 2  # a blank line at the end is none
+
+
+def merge(folders: list[Path], *, shuffle: bool) -> MergedDataset:
+    sources: list[Any] = [JsonlIterableDataset(one, on_damage="skip") for one in folders]
+    for number, source in enumerate(sources):
+        source.name, source.percent = f"source {number}", 1 + number
+    return MergedDataset(sources, cyclic=False, shuffle_streaming_subsets=shuffle)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("num_sources", [1, 2])
+def test_states_of_lines_that_are_parsed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_sources: int, shuffle: bool
+) -> None:
+    """Each sample has its own state, which that of the stream follows, also beside damage."""
+    monkeypatch.setattr(files_dataset, "_NUM_UNITS", 2)
+    folders = [tmp_path / str(number) for number in range(num_sources)]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        lines = [f'{{"id": "{number}/{row}", "of": null, "__seed__": 7}}' for row in range(150)]
+        lines[100:101] = ["[1]", "{}, {}", "{"]
+        (folder / "a.jsonl").write_text("\n".join(lines[:90]) + "\n")
+        (folder / "b.jsonl").write_text("\n".join(lines[90:]))
+    dataset, samples, states = merge(folders, shuffle=shuffle), list[Sample](), list[Any]()
+    state: dict[str, Any] = {}
+    for sample in dataset:
+        state |= to_state(sample)
+        now = dataset.state_dict()
+        if len(samples) < 140:  # of an exhausted source, it has the end
+            assert state == {key: now[key] for key in state}
+        states.append(dict(state))
+        samples.append({name: value for name, value in sample.items() if name != "__state__"})
+    names = [f"{number}/{row}" for number in range(num_sources) for row in range(150) if row != 100]
+    assert sorted(sample["id"] for sample in samples) == sorted(names)
+    assert all(sample["of"] == "" and sample["__seed__"] == 0 for sample in samples)
+    assert all(Path(one["__url__"]).parent.name == one["id"].split("/")[0] for one in samples)
+    for done in (1, 63, 64, 65, 100, 148):
+        again = merge(folders, shuffle=shuffle)
+        again.set_dataloader_states(states[done - 1])
+        rest = [dict(sample) for sample in again]
+        assert [state | to_state(sample) for sample in rest][-1]["turn @0/1"] == state["turn @0/1"]
+        assert [{**sample, "__state__": None} for sample in rest] == [
+            {**sample, "__state__": None} for sample in samples[done:]
+        ]
+
+
+def test_lines_before_a_bad_one_are_delivered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_dataset, "_NUM_UNITS", 1)
+    (folder / "b.jsonl").write_text('{"id": "b0"}\n{"id": "b1"}\n{}, {}\n{"id": "b3"}\n')
+    source: Any = JsonlIterableDataset(folder)
+    source.name, source.percent = "only", 1
+    stream = iter(MergedDataset([source], cyclic=False, shuffle_streaming_subsets=False))
+    assert [next(stream)["id"] for _ in range(12)] == [*(f"a{i}" for i in range(10)), "b0", "b1"]
+    with pytest.raises(SourceError, match=r"b\.jsonl.*line 3"):
+        next(stream)

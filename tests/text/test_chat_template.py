@@ -76,6 +76,54 @@ def test_blocks_in_macros_and_loops() -> None:
     assert [found[slice(*span)] for span in spans] == ["Be kind.", "Hi <b>!", "Hello."]
 
 
+_BLOCK = "{% generation %} {{ m.content }}\n{% endgeneration %}"
+# A template, and whether one rendering shows its blocks.
+DIRECT = [
+    (CHATML, True),
+    (PLAIN, True),
+    (LINES, True),
+    (f"{{% for m in messages %}}{{% with x = 1 %}}<{_BLOCK}>{{% endwith %}}{{% endfor %}}", True),
+    (f"{{% for m in messages recursive %}}{_BLOCK}{{% endfor %}}", False),
+    (f"{{% macro say(m) %}}{_BLOCK}{{% endmacro %}}{{{{ say(messages[0]) }}}}", False),
+    (
+        f"{{% for m in messages %}}{{% filter upper %}}{_BLOCK}{{% endfilter %}}{{% endfor %}}",
+        False,
+    ),
+    (f"{{% set m = messages[0] %}}{{% set x %}}{_BLOCK}{{% endset %}}{{{{ x }}}}", False),
+    ("{% for m in messages %}({% generation %}{% break %}{% endgeneration %}){% endfor %}", True),
+    (
+        f"{{% for m in messages %}}{{% generation %}}[{_BLOCK}]{{% endgeneration %}}{{% endfor %}}",
+        True,
+    ),
+    (f"{{% for m in messages %}}{_BLOCK}{{{{ zindex_generation_start }}}}{{% endfor %}}", True),
+]
+
+
+@pytest.mark.parametrize(("text", "is_direct"), DIRECT)
+def test_one_rendering_shows_blocks(text: str, is_direct: bool) -> None:
+    """If it does not, as blocks are cut or one within another, a second one shows the same."""
+    template, other = ChatTemplate(text), ChatTemplate(text)
+    assert template._writes_directly == is_direct
+    other._writes_directly = False
+    for talk in (TALK, TALK[2:], [*TALK[1:], *TALK[1:]], [{"role": "assistant", "content": ""}]):
+        assert render_spans(template, talk) == render_spans(other, talk)
+
+
+def render_spans(template: ChatTemplate, messages: list[dict[str, str]]) -> Any:
+    """The text and its spans; an error if a block is within another."""
+    try:
+        return template.render_spans(messages)
+    except ConfigError as error:
+        return str(error)
+
+
+def test_a_usual_template_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ChatTemplate, "render")
+    monkeypatch.delattr(ChatTemplate, "_render")
+    text, [(start, stop)] = ChatTemplate(CHATML).render_spans(TALK)
+    assert text[start:stop] == "Hello.<|im_end|>"
+
+
 def test_markers_never_occur_in_the_text() -> None:
     content = "".join(map(chr, range(0xFDD0, 0xFDF0))) + "\U000f0000"
     found, [(start, stop)] = ChatTemplate(PLAIN).render_spans(

@@ -187,7 +187,7 @@ def test_tokens_that_a_tokenizer_adds(tmp_path: Path) -> None:
     )
     assert TextEncoder(around).find_template() == ([259, 259], [258])
     assert TextEncoder(lambda text: [int(text)]).find_template() == ([], [])
-    with pytest.raises(ConfigError, match="begin needs a beginning of documents, the tokenizer na"):
+    with pytest.raises(ConfigError, match="begin needs the bos_token of the tokenizer, which nam"):
         TextEncoder(around).find_begin(True, "begin")
 
 

@@ -365,7 +365,7 @@ def test_missing_templates_and_ends() -> None:
     with pytest.raises(ConfigError, match=r"need a chat template, and the tokenizer has none; nam"):
         make([{"prompt": "q", "completion": "a"}], "sft", template=None)
     assert len(make([{"text": "x"}], "sft", template=None)) == 1
-    with pytest.raises(ConfigError, match=r"needs an end of documents, and the tokenizer names no"):
+    with pytest.raises(ConfigError, match=r"needs the eos_token of the tokenizer"):
         make([{"text": "x"}], "seq", end_id=UNKNOWN_ID)
     assert len(make([{"prompt": "q", "completion": "a"}], "sft", end_id=UNKNOWN_ID)) == 1
     with pytest.raises(ConfigError, match=r"must hold every id of the tokenizer, int8 holds those"):

@@ -109,6 +109,7 @@ def find_command(run_file: str, **settings: Any) -> tuple[dict[str, Any], str]:
 @options.value("--document", type=int, metavar="N", help="Document of a corpus or pair.")
 @options.value("--sample", type=int, metavar="N", help="Position in a RUN.yaml or an index.")
 @options.value("--record", type=int, metavar="N", help="Record of a keyed or record store.")
+@options.generation
 @_split
 @_tokenizer
 @options.summary()

@@ -213,22 +213,34 @@ def _describe(store: Any) -> tuple[list[dict[str, Any]], list[str]]:
     "--to",
     _KINDS[1:],
     "storage_type",
-    help="For keyed tokens: output format. [default: format of the source]",
+    help="For records: output format; those with texts become jsonl. [default: format of the "
+    "source]",
 )
+@options.generation
 def export(
-    store: str, prefix: str, overwrite: bool, restart: bool, storage_type: str | None
+    store: str,
+    prefix: str,
+    overwrite: bool,
+    restart: bool,
+    storage_type: str | None,
+    generation: int | None,
 ) -> None:
-    """Export a Zarr store to the format of its source.
+    """Export a store to the format of its source.
 
     For a corpus, TARGET is the path of a .bin/.idx pair without suffix; the pair is byte-identical
-    to the source. For keyed tokens, TARGET is the folder of the exported files and folders.
+    to the source. For keyed tokens, other records and growing stores, TARGET is the folder of the
+    exported files and folders.
     """
-    if storage_type is not None or _is_keyed(store):
+    if storage_type is not None or generation is not None or _is_keyed(store):
         from zindex.ingest.keyed.convert_keyed import check_format
         from zindex.ingest.keyed.export_keyed import export_keyed
+        from zindex.inspection.answers.growing_records import open_records
 
         wanted = None if storage_type is None else check_format(storage_type, store)
-        paths = export_keyed(store, prefix, storage_type=wanted, overwrite=overwrite, progress=True)
+        opened = open_records(store, generation)
+        paths = export_keyed(
+            opened, prefix, storage_type=wanted, overwrite=overwrite, progress=True
+        )
         click.echo(f"{prefix}: {count_noun(len(paths), 'file or folder', 'files or folders')}")
         return
     from zindex.ingest.merge import export as run
@@ -240,11 +252,12 @@ def export(
 
 def _is_keyed(store: str) -> bool:
     """Return whether a path holds a store of records; the export reports other problems."""
+    from zindex.keyed.growing.growing_log import is_growing
     from zindex.store.open import open_store
     from zindex.store.records import KIND
 
     try:
-        return open_store(store).kind == KIND
+        return is_growing(store) or open_store(store).kind == KIND
     except ZindexError:
         return False
 

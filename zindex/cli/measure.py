@@ -140,6 +140,7 @@ def _load_object(text: str) -> Any:
     metavar="N,N",
     help="For a store: token budgets of batches whose padding to compare, with --ranks.",
 )
+@options.generation
 @options.value("--ranks", "num_ranks", type=click.IntRange(1), default=1)
 @options.value("--workers", type=click.IntRange(0), default=1, help="Loader workers of each rank.")
 @options.parsed(
@@ -159,6 +160,7 @@ def lengths(
     config: str,
     by: str | None,
     max_tokens: list[int] | None,
+    generation: int | None,
     num_ranks: int,
     variables: dict[str, Any],
     objects: dict[str, Any],
@@ -174,19 +176,21 @@ def lengths(
     """Measure lengths of streams, or of stored records.
 
     CONFIG.yaml describes a MergedDataset or a single dataset, whose samples are counted to
-    recommend settings. Of a keyed or record STORE, prints the lengths of each field, the shares of
-    target tokens, the rewards, and the records of each source; with --max-tokens also the batches
-    of each budget, their padding, and the share of time that ranks wait. Only the figure is
+    recommend settings. Of a keyed, record or growing STORE, prints the lengths of each field, the
+    shares of target tokens, the rewards, and the records of each source; with --max-tokens also the
+    batches of each budget, their padding, and the share of time that ranks wait. Only the figure is
     written.
     """
-    from zindex.ingest.length_source import is_store
+    from zindex.inspection.answers.growing_records import holds_records
 
-    if is_store(config):
-        own = ["config", "by", "figure", "as_json", "max_tokens"] + ["num_ranks"] * bool(max_tokens)
+    if holds_records(config):
+        own = ["config", "by", "figure", "as_json", "max_tokens", "generation"]
+        own += ["num_ranks"] * bool(max_tokens)
         others = [each.name or "" for each in context.command.params if each.name not in own]
         options.refuse(context, others, f"must come with a CONFIG.yaml, {config} is a store")
-        return _measure_store(config, by, figure, max_tokens, num_ranks)
-    for flag, given in (("--by", by), ("--max-tokens", max_tokens)):
+        return _measure_store(config, by, figure, max_tokens, num_ranks, generation)
+    given_options = {"--by": by, "--max-tokens": max_tokens, "--generation": generation}
+    for flag, given in given_options.items():
         if given is not None:
             raise ConfigError(f"{flag} must come with a store of records, {config} is none")
     if not Path(config).is_file():
@@ -219,20 +223,25 @@ def lengths(
 
 
 def _measure_store(
-    path: str, by: str | None, figure: str | None, max_tokens: list[int] | None, num_ranks: int
+    path: str,
+    by: str | None,
+    figure: str | None,
+    max_tokens: list[int] | None,
+    num_ranks: int,
+    generation: int | None,
 ) -> tuple[dict[str, Any], str]:
     """Return the statistics of a store of records, and plot them."""
     from zindex.inspection.answers.record_statistics import measure_records
     from zindex.inspection.tables.record_report import batch_lines, draw_records, record_lines
 
-    found = measure_records(path, by=by)
+    found = measure_records(path, by=by, generation=generation)
     facts, lines = found.to_json(), record_lines(found)
     if max_tokens is not None:
         if find_spec("torch") is None:
             raise ConfigError("--max-tokens needs torch, which is not installed; install it")
         from zindex.inspection.answers.batch_choices import measure_batches
 
-        choices = measure_batches(path, max_tokens, num_ranks=num_ranks)
+        choices = measure_batches(path, max_tokens, num_ranks=num_ranks, generation=generation)
         facts["batches"] = [item.to_json() for item in choices]
         lines += ["", *batch_lines(choices, num_ranks)]
     if figure is not None:

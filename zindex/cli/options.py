@@ -97,6 +97,13 @@ def damage(what: str, effect: str) -> Decorator:
 
 codec = first_choice("--codec", ["none", "zstd"])
 
+generation = value(
+    "--generation",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Generation of a growing store. [default: its head]",
+)
+
 scheduler = value(
     "--scheduler",
     "client",

@@ -1,16 +1,18 @@
 """BERT datasets: masked tokens to predict, and whether two segments follow each other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from zindex.datasets.blended_megatron_dataset_config import CHOICES, DEFAULTS, BERTRules
 from zindex.datasets.masked_dataset import (
     MISSING,
     MaskedWordPieceDataset,
     MaskedWordPieceDatasetConfig,
     SentenceRules,
 )
+from zindex.errors import check_choice
 from zindex.samples.masking.masked_batches import make_bert_batch
 
 # The first token, and a separator after each of two segments.
@@ -31,11 +33,21 @@ class BERTMaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
     #: Whether samples have two segments, which are swapped half of the time.
     classification_head: bool = MISSING
 
+    #: zindex: the Megatron version whose random tokens samples get. ``"main"`` draws from sorted
+    #: ids, ``"0.17"`` and earlier from the order of the tokenizer's ``inv_vocab``.
+    bert_rules: BERTRules = field(default_factory=lambda: DEFAULTS.bert_rules, kw_only=True)
+
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
         self._require("masked", "classification_head")
         self._check_kind("BERT", _NUM_SPECIAL, ("cls", "sep", "mask"))
+        check_choice("bert_rules", self.bert_rules, CHOICES["bert_rules"])
+
+    @property
+    def _sorts_tokens(self) -> bool:
+        """Whether random tokens are drawn from sorted ids."""
+        return self.bert_rules == "main"
 
 
 class BERTMaskedWordPieceDataset(MaskedWordPieceDataset):

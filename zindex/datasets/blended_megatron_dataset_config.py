@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 _MOCK_SPLIT = "1,1,1"
 
 #: Versions of Megatron whose samples of conversations differ.
-SFTRules = Literal["0.16", "main", "dev"]
+SFTRules = Literal["0.14", "0.15", "0.16", "0.17", "main", "dev"]
+#: Versions of Megatron whose random tokens of BERT differ.
+BERTRules = Literal["0.17", "main"]
 #: Sources of the random numbers of fill-in-the-middle.
 FIMDraws = Literal["keyed", "sequential"]
 
@@ -34,6 +36,7 @@ CHOICES = {
     "store": get_args(Stored),
     "shuffle": get_args(Shuffle),
     "sft_rules": get_args(SFTRules),
+    "bert_rules": get_args(BERTRules),
     "fim_draws": get_args(FIMDraws),
 }
 #: Defaults of these settings in this process; set by ``zindex.megatron.install``.
@@ -43,6 +46,7 @@ DEFAULTS = SimpleNamespace(
     shuffle="keyed",
     max_computed_rows=MAX_COMPUTED_ROWS,
     sft_rules=None,
+    bert_rules="main",
     fim_draws="keyed",
 )
 

@@ -80,9 +80,12 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
 
     #: zindex: the Megatron version whose rules `SFTDataset` follows. ``"main"``: conversations are
     #: padded to a multiple of ``2 * context_parallel_size``, if that is above 1. ``"dev"``: also
-    #: for sequence parallelism, and for dynamic context parallelism. ``"0.16"``, to 0.18: as main,
-    #: but each conversation ends with the end of document, and ``cu_seqlens`` is as long as the
-    #: sample has conversations. None: dev with ``hybrid_context_parallel``, otherwise main.
+    #: for sequence parallelism, and for dynamic context parallelism. ``"0.17"``, and 0.18: as main,
+    #: but ``cu_seqlens`` is as long as the sample has conversations. ``"0.16"``: also, each of them
+    #: ends with the end of document. ``"0.15"``: each record is one conversation, without
+    #: ``cu_seqlens`` and padding for context parallelism, and ends with the end of document if the
+    #: tokenizer has ``force_eod``; ``"0.14"``: always. None: dev with ``hybrid_context_parallel``,
+    #: otherwise main.
     sft_rules: SFTRules | None = field(default_factory=lambda: DEFAULTS.sft_rules, kw_only=True)
 
     #: zindex: whether items have their provenance: ``dataset_id``, ``document_ids`` of each token,

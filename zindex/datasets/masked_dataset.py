@@ -149,7 +149,12 @@ class MaskedWordPieceDatasetConfig(BlendedMegatronDatasetConfig):
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The token ids of the tokenizer; all datasets of a configuration share it."""
-        return Vocabulary.of(self.tokenizer)
+        return Vocabulary.of(self.tokenizer, is_sorted=self._sorts_tokens)
+
+    @property
+    def _sorts_tokens(self) -> bool:
+        """Whether random tokens are drawn from sorted ids."""
+        return False
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "vocabulary"}
@@ -365,7 +370,7 @@ class MaskedWordPieceDataset(TextDataset[sentence_mapping.MappingArrays | Comput
 
     @cached_property
     def token_lookup(self) -> list[int]:
-        """Token ids, in the order of the tokenizer's ``inv_vocab``."""
+        """Token ids, of which random tokens are drawn by number."""
         ids: list[int] = self.config.vocabulary.ids.tolist()
         return ids
 

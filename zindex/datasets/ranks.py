@@ -5,9 +5,11 @@ All ranks need the same stores and find them by name.
 
 import itertools
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 import torch
 
@@ -20,6 +22,8 @@ from zindex.indexing.ensure import BuildRequest, Builds, Receive
 logger = logging.getLogger(__name__)
 
 _steps = itertools.count()
+# Processes forked from this one, such as loader workers, cannot use its connections.
+_process = os.getpid()
 _collector: ContextVar[Builds | None] = ContextVar("zindex_collector", default=None)
 
 
@@ -60,6 +64,8 @@ def obtain(
         collected.add(request, receive)
         return
     this = Rank(rank, config.index_timeout, config.index_takeover)
+    if is_distributed() and os.getpid() == _process:
+        this = replace(this, peers=open_step(request.root.name))
     with Builds(this, config.follow, max_computed_rows=config.max_computed_rows) as builds:
         builds.add(request, receive)
         builds.finish()
@@ -72,9 +78,9 @@ def open_builds(config: BlendedMegatronDatasetConfig, step: RankStep) -> Builds:
     return Builds(rank, config.follow, step.report, config.max_computed_rows)
 
 
-def open_step() -> RankStep:
-    """Return the next step of all ranks; every process must take the same steps in order."""
-    name = str(next(_steps))
+def open_step(name: str = "") -> RankStep:
+    """Return the step of a name, by default the next one; all processes take these in order."""
+    name = name or str(next(_steps))
     num_ranks = torch.distributed.get_world_size() if is_distributed() else 1
     if num_ranks == 1:
         return RankStep(name)

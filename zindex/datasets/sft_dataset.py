@@ -13,21 +13,28 @@ from zindex.datasets.gpt_config import GPTDatasetConfig
 from zindex.datasets.megatron_dataset import MegatronDataset
 from zindex.datasets.mock_conversations import MockSFTLowLevelDataset, open_mock
 from zindex.datasets.mock_conversations import load_json_arg as load_json_arg
-from zindex.datasets.sample_dataset import SampleDataset, as_given
+from zindex.datasets.sample_dataset import SampleDataset, as_given, overrides
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, SourceError
-from zindex.samples.batch import Item, SampleBatch
+from zindex.samples.batch import Item, Sample, SampleBatch
 from zindex.samples.conversations.conversation_batches import IGNORE_INDEX as IGNORE_INDEX
 from zindex.samples.conversations.conversation_batches import (
     ChatTokens,
     Encoded,
     as_ids,
     end_conversation,
+    end_within,
+    find_pad_ids,
     make_conversation_batch,
 )
 from zindex.samples.conversations.json_records import JsonRecords
+from zindex.samples.masks import causal_mask
 
 Messages = list[dict[str, Any]]
+
+# Rules by which a record is one conversation, and the method that makes the masks by them.
+_UNPACKED = ("0.14", "0.15")
+_MASKS = "_get_ltor_masks_and_position_ids"
 
 
 class SFTLowLevelDataset:
@@ -93,8 +100,11 @@ class SFTDataset(SampleDataset, MegatronDataset):
     and -100 where there is no target), ``loss_mask`` (float32) and ``position_ids`` (int64, from 0
     in each conversation), all of shape (sequence_length,); ``cu_seqlens`` (int32, starts of
     conversations, padded with sequence_length to sequence_length + 1 values, except by the rules of
-    0.16) and ``max_seqlen`` (int32). A record that is damaged or gives no tokens raises
-    SourceError.
+    0.16 and 0.17) and ``max_seqlen`` (int32); neither by the rules of 0.14 and 0.15, by which a
+    record is one conversation. A record that is damaged or gives no tokens raises SourceError.
+
+    By the rules of 0.14 and 0.15 a subclass may override `_get_ltor_masks_and_position_ids`, also
+    to make attention masks.
 
     Parameters
     ----------
@@ -125,7 +135,8 @@ class SFTDataset(SampleDataset, MegatronDataset):
     Source: Megatron-LM, ``megatron.training.datasets.sft_dataset``. Differences: if the tokenizer
     pads with a negative id, inputs are padded with the end of document, because no embedding has a
     negative id; if it pads with the end of document, the loss leaves out padding only, not the ends
-    of conversations.
+    of conversations. Positions count from the end if they are negative, and end with ``len``; there
+    any number is a record, ``position % records``.
     """
 
     config: GPTDatasetConfig
@@ -137,8 +148,14 @@ class SFTDataset(SampleDataset, MegatronDataset):
 
     def _prepare(self) -> None:
         """Check the settings and the records."""
+        if self._makes_masks and self._rules not in _UNPACKED:
+            raise ConfigError(
+                f"{_MASKS}, which {type(self).__name__} overrides, must belong to sft_rules that "
+                f"call it, {' or '.join(_UNPACKED)}, got {self._rules}; set one of them, or "
+                "override __getitem__ instead"
+            )
         for name in ("create_attention_mask", "reset_attention_mask", "reset_position_ids"):
-            if getattr(self.config, name):
+            if getattr(self.config, name) and not self._makes_masks:
                 raise ConfigError(
                     f"{name} must be off for {type(self).__name__}, whose positions restart with "
                     "each conversation and whose cu_seqlens take the place of a mask, got "
@@ -183,7 +200,13 @@ class SFTDataset(SampleDataset, MegatronDataset):
     @property
     def _has_boundaries(self) -> bool:
         """Whether samples have the boundaries of their conversations."""
-        return not getattr(self.config, "sft_cross_document_attention", False)
+        crosses = getattr(self.config, "sft_cross_document_attention", False)
+        return not crosses and self._rules not in _UNPACKED
+
+    @property
+    def _pads_boundaries(self) -> bool:
+        """Whether all samples have as many boundaries."""
+        return self._rules not in ("0.16", "0.17")
 
     @property
     def _rules(self) -> SFTRules:
@@ -200,6 +223,8 @@ class SFTDataset(SampleDataset, MegatronDataset):
     def _calculate_padding_divisor(self) -> int:
         """Return the divisor that the ranks of a sequence need."""
         config = self.config
+        if self._rules in _UNPACKED:
+            return 1
         num_ranks = getattr(config, "context_parallel_size", None) or 1
         num_chunks = 2 * num_ranks if num_ranks > 1 else 1
         if self._rules != "dev":
@@ -210,10 +235,16 @@ class SFTDataset(SampleDataset, MegatronDataset):
 
     def _encode(self, record: Any) -> Iterator[Encoded]:
         """Yield the conversations of a record as ids, lazily."""
-        ends = self._rules == "0.16"
+        tokenizer, rules = self.config.tokenizer, self._rules
+        if rules in _UNPACKED:
+            encoded = self._encode_conversation(record)
+            ends = rules == "0.14" or getattr(tokenizer, "force_eod", False)
+            eod, length = int(tokenizer.eod), self.config.sequence_length
+            yield end_within(encoded, eod, length) if ends else encoded
+            return
         for conversation in self._split_conversations(record):
             encoded = self._encode_conversation(conversation)
-            yield end_conversation(encoded, int(self.config.tokenizer.eod)) if ends else encoded
+            yield end_conversation(encoded, int(tokenizer.eod)) if rules == "0.16" else encoded
 
     def _encode_conversation(self, conversation: Messages) -> Encoded:
         """Return one conversation as ids and targets."""
@@ -230,6 +261,45 @@ class SFTDataset(SampleDataset, MegatronDataset):
                 f"token, it gives {len(encoded.targets)} for {len(encoded.tokens)}; mend it"
             )
         return encoded
+
+    def __getitem__(self, idx: int | None) -> Item:
+        item = super().__getitem__(idx)
+        return self._with_own_masks(item, is_padding=idx is None) if self._makes_masks else item
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether batches make the items; False for a subclass that customises them."""
+        return super()._is_plain and not self._makes_masks
+
+    @property
+    def _makes_masks(self) -> bool:
+        """Whether a subclass makes masks and positions itself."""
+        return overrides(type(self), SFTDataset, (_MASKS,))
+
+    def _with_own_masks(self, item: Item, *, is_padding: bool) -> Item:
+        """Return a sample with the masks and positions that a subclass makes."""
+        pad = find_pad_ids(self.config.tokenizer).label
+        loss_mask, position_ids, attention_mask = self._get_ltor_masks_and_position_ids(
+            self.config.sequence_length, item["labels"], pad
+        )
+        if is_padding:
+            loss_mask = torch.zeros_like(loss_mask)
+        masks = {"attention_mask": attention_mask} if self.config.create_attention_mask else {}
+        made = masks | {"loss_mask": loss_mask, "position_ids": position_ids}
+        return Sample({name: item[name] for name in item if name not in made} | made)
+
+    def _get_ltor_masks_and_position_ids(
+        self, max_seq_len: int, target: torch.Tensor, pad_token: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return the loss mask, positions and attention mask of a sample with these labels.
+
+        Only subclasses with the rules of 0.14 and 0.15 use it. Without ``create_attention_mask``
+        the attention mask is None.
+        """
+        loss_mask = ((target != pad_token) & (target != IGNORE_INDEX)).float()
+        has_mask = self.config.create_attention_mask
+        attention_mask = causal_mask(max_seq_len, target.device) if has_mask else None
+        return loss_mask, torch.arange(max_seq_len), attention_mask
 
     @cached_property
     def _chat_tokens(self) -> ChatTokens:

@@ -9,6 +9,7 @@ import torch
 
 from zindex.errors import ConfigError
 from zindex.plan.split import normalize as normalize
+from zindex.samples.collectives import is_distributed as is_distributed
 
 #: Prefixes of a blend and their weights; None for the lengths of the datasets.
 Blend = tuple[list[str], list[float] | None]
@@ -80,11 +81,6 @@ def _parse_weight(entry: Any) -> float | None:
         return float(entry)
     except ValueError:
         return None
-
-
-def is_distributed() -> bool:
-    """Return whether this process is a rank of ``torch.distributed``."""
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def current_rank() -> int:

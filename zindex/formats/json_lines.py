@@ -7,7 +7,8 @@ value wins; `parse_object` preserves the former and rejects the latter.
 """
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
+import secrets
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -52,7 +53,24 @@ _MAX_NESTED = 500
 #: Offset of the first of some adjacent lines, and the lines.
 Batch = tuple[int, list[bytes]]
 
-__all__ = ["MAX_LINE_NBYTES", "Batch", "cut_lines", "hold_blank_end", "loads", "parse_object"]
+# Between lines that are parsed together: a number that no file has at the borders of its values.
+_BORDER = (1 << 48) + secrets.randbits(48)
+_BORDER_BYTES = b",%d," % _BORDER
+
+#: Mean bytes of lines up to which parsing them together saves more time than copying them takes.
+MAX_JOINED_NBYTES = 1024
+
+__all__ = [
+    "MAX_JOINED_NBYTES",
+    "MAX_LINE_NBYTES",
+    "Batch",
+    "cut_lines",
+    "hold_blank_end",
+    "loads",
+    "parse_lines",
+    "parse_object",
+    "parse_text",
+]
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -79,6 +97,56 @@ def parse_object(line: bytes) -> dict[str, Any]:
     if value is None:
         value = _parse_slowly(line)
     return _check_object(value)
+
+
+def parse_lines(lines: Sequence[bytes | memoryview]) -> list[Any] | None:
+    """Return the values of lines as `loads` does, short ones parsed together: in less time.
+
+    Returns
+    -------
+    values
+        None if a line does not hold exactly one value, also if it would together with the next one.
+
+    Examples
+    --------
+    >>> parse_lines([b'{"a": 1}', b"2"])
+    [{'a': 1}, 2]
+    >>> parse_lines([b"1, 2", b"[3", b"4]"]) is None
+    True
+    """
+    if sum(map(len, lines)) <= MAX_JOINED_NBYTES * len(lines):
+        return _split_values(_BORDER_BYTES.join(lines), len(lines))
+    try:
+        return [*map(loads, lines)]
+    except (ValueError, RecursionError):
+        return None
+
+
+def parse_text(text: bytes, num_lines: int) -> list[Any] | None:
+    """Return the values of the lines of a text, all parsed together; see `parse_lines`.
+
+    Parameters
+    ----------
+    text
+        The lines. The last one may have no line break.
+    num_lines
+        Their number.
+    """
+    return _split_values(text.removesuffix(b"\n").replace(b"\n", _BORDER_BYTES), num_lines)
+
+
+def _split_values(text: bytes, num_values: int) -> list[Any] | None:
+    """Return values with borders between them; None if one of them is not a single value."""
+    try:
+        values = loads(b"[%b]" % text)
+    except (ValueError, RecursionError):
+        return None
+    borders = values[1::2]
+    # All borders are values of their own, so one value is between any two of them.
+    if len(values) != 2 * num_values - 1 or borders.count(_BORDER) != len(borders):
+        return None
+    found: list[Any] = values[::2]
+    return found
 
 
 def _check_object(value: Any) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def read_yaml(path: str | os.PathLike[str], what: str = "a run") -> Settings:
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise ConfigError(f"{file} must hold YAML: {error}") from error
     if not isinstance(values, Settings):
-        raise ConfigError(f"{file} must hold a mapping of settings, got {type(values).__name__}")
+        found = "nothing" if values is None else type(values).__name__
+        raise ConfigError(f"{file} must hold a mapping of settings, got {found}")
     return values
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from zindex import schema
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, count_from
 from zindex.kernels.bijection import permute, permute_range, unpermute
 from zindex.plan.build_plan import CountedPlan, SplitPlan
 from zindex.plan.keys import Stage
@@ -194,10 +194,8 @@ class KeyedEpochs(RowReader):
             reader = spans.reader
             assert isinstance(reader, KeyedEpochs)
             starts, stops, out, places = spans.resolve()
-            offsets = np.arange(int((stops - starts).sum()))
-            offsets -= np.repeat(np.cumsum(stops - starts) - (stops - starts), stops - starts)
-            rows = np.repeat(starts, stops - starts) + offsets
-            out[np.repeat(places, stops - starts) + offsets] = reader.take(rows)
+            counts = stops - starts
+            out[count_from(places, counts)] = reader.take(count_from(starts, counts))
             results.append(out)
         return results
 

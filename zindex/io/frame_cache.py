@@ -5,7 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from zindex.io.local import free_nbytes
+import numpy as np
+
+from zindex.io.local import free_nbytes, read_into
 from zindex.io.system_errors import reading
 
 #: Bytes that caches and copies leave free, also those of a decompression bomb, and bytes between
@@ -44,13 +46,9 @@ class FrameCache:
 
     def read_into(self, offset: int, view: memoryview) -> None:
         """Read content of frames that are there."""
-        done = 0
         with reading(self._path):
-            while done < len(view):
-                count = os.preadv(self._descriptors[0], [view[done:]], offset + done)
-                if not count:
-                    raise OSError("it was cut off")
-                done += count
+            if read_into(self._descriptors[0], np.asarray(view), offset) < len(view):
+                raise OSError("it was cut off")
 
     def put(self, number: int, offset: int, content: bytes) -> None:
         """Add a frame; after the first failure, such as of a full disk, none is added."""

@@ -2,177 +2,96 @@
 
 Reading a truncated part of a memory map ends the process with SIGBUS. A read lease of Linux, see
 ``fcntl(2)``, makes a process that opens the file for writing, or truncates it, wait for the holder
-of the lease, or for the ``lease-break-time`` of the system. Leases are checked before reads, and a
-thread gives them up within a second once they are asked for.
+of the lease, or for the ``lease-break-time`` of the system. The holder of maps must check them
+before it reads, and release those that are broken within seconds.
 """
 
+import ctypes
 import fcntl
 import os
-import resource
 import signal
-import threading
-import time
 import weakref
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from zindex.arrays import UInt8Array
-from zindex.errors import ZindexError
 from zindex.io.local import map_descriptor
-from zindex.io.regular_files import open_regular
 
-# File systems whose leases hold for all processes that can write to them: network file systems and
-# overlays also have other writers.
-_LOCAL = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs"))
-# Seconds between checks, and that the system must give a holder at least.
-_CHECK_SECONDS, _LEAST_SECONDS = 0.25, 10
-# Share of the descriptors of a process that leases may take.
-_SHARE = 4
-
-_watched: "weakref.WeakSet[LeasedMaps]" = weakref.WeakSet()
-_lock = threading.Lock()
-_thread: threading.Thread | None = None
-_num_leased = 0
+#: Seconds between checks of maps, and that the system must give a holder at least.
+CHECK_SECONDS, _LEAST_SECONDS = 0.25, 10
+# ``f_type`` of the file systems whose leases hold for all processes that can write to them: ext2 to
+# ext4, xfs, tmpfs and f2fs. Network file systems and overlays also have other writers.
+_LOCAL = frozenset((0xEF53, 0x58465342, 0x01021994, 0xF2F52010))
+# More than the system writes.
+_STATFS_NBYTES = 512
 
 
-class LeasedMaps:
-    """Maps of some files, as long as none of their leases is asked for.
+class LeasedMap:
+    """A map of an open file under a read lease, which is released with this object.
 
     Parameters
     ----------
-    on_break
-        Refers to a method that another thread calls once a lease is asked for. It drops the maps:
-        leases are given up when the last reference to this object is deleted.
+    descriptor
+        The file; open for writing in no process.
+    path
+        Its path, for messages.
+    owner
+        Keeps the descriptor open; referenced as long as the lease is held.
+
+    Raises
+    ------
+    OSError
+        If leases do not protect its maps, or the system refuses the lease or the map.
     """
 
-    def __init__(self, on_break: weakref.WeakMethod[Callable[[], None]]) -> None:
-        self._on_break = on_break
-        self._process = os.getpid()
-        self._descriptors: list[int] = []
-        self._checked = 0.0
-        self._is_broken = False
-        weakref.finalize(self, _release, self._descriptors, self._process)
+    def __init__(self, descriptor: int, path: str, owner: object = None) -> None:
+        if _break_seconds() < _LEAST_SECONDS or _file_system(descriptor) not in _LOCAL:
+            raise OSError(f"no lease protects maps of {path}")
+        # Ignored by default, unlike SIGIO.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        self._maps: list[UInt8Array] = []
+        held = self._maps, descriptor, os.getpid(), owner
+        weakref.finalize(self, _release, *held).atexit = False
+        self.descriptor = descriptor
+        self.status = os.fstat(descriptor)
+        self.nbytes = self.status.st_size
+        self._maps.append(map_descriptor(descriptor, self.nbytes, path))
+        #: Shape (2,), int64: address and bytes of the map.
+        self.record = np.array([self.content.ctypes.data, self.nbytes])
 
-    def map(self, path: str, nbytes: int, modified: int | None = None) -> UInt8Array | None:
-        """Return the content of a file, or None if it cannot be leased.
-
-        Parameters
-        ----------
-        path
-            A regular file.
-        nbytes
-            Least bytes that it must have.
-        modified
-            Time of its last change in nanoseconds, as it must be; None for any.
-        """
-        global _num_leased
-        if not _may_lease(path):
-            return None
-        try:
-            descriptor, _ = open_regular(path)
-        except (OSError, ZindexError):  # reads say what is wrong
-            return None
-        try:
-            # Being asked is no reason to end: the default of SIGIO, which the system sends.
-            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-            status = os.fstat(descriptor)
-            is_same = status.st_size >= nbytes and modified in (None, status.st_mtime_ns)
-            content = map_descriptor(descriptor, status.st_size, path) if is_same else None
-        except OSError:  # of another user, open for writing, or without leases
-            content = None
-        if content is None:
-            os.close(descriptor)
-            return None
-        _num_leased += 1
-        self._descriptors.append(descriptor)
-        _watch(self)
-        return content
+    @property
+    def content(self) -> UInt8Array:
+        """The map, shape (nbytes,): not to be referenced longer than this object."""
+        return self._maps[0]
 
     def is_held(self) -> bool:
-        """Return whether the maps may be read for some seconds from now on."""
-        if self._is_broken or self._process != os.getpid():
-            return False
-        now = time.monotonic()
-        if now - self._checked > _CHECK_SECONDS:
-            leases = (fcntl.fcntl(number, fcntl.F_GETLEASE) for number in self._descriptors)
-            self._is_broken = any(lease != fcntl.F_RDLCK for lease in leases)
-            self._checked = now
-        return not self._is_broken
-
-    def give_up_if_broken(self) -> None:
-        """Call ``on_break`` if a lease is asked for."""
-        if not self.is_held():
-            _watched.discard(self)
-            if (drop := self._on_break()) is not None:
-                drop()
+        """Return whether the map may be read for some seconds from now on."""
+        return fcntl.fcntl(self.descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
 
 
-def _may_lease(path: str) -> bool:
-    """Return whether leases of a file protect its maps, and descriptors are left."""
+def _release(maps: list[UInt8Array], descriptor: int, process: int, _owner: object) -> None:
+    """Unmap a file and release its lease, except in a forked child: that is its parent's."""
+    maps.clear()
+    if process == os.getpid():
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+
+@cache
+def _break_seconds() -> int:
+    """Return how long the system waits for the holder of a broken lease; 0 without leases."""
     if not hasattr(fcntl, "F_SETLEASE"):
-        return False
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if 0 <= limit < _SHARE * (_num_leased + 1):
-        return False
+        return 0
     try:
-        seconds = int(Path("/proc/sys/fs/lease-break-time").read_text())
-        device = os.stat(path).st_dev
-        kinds = _file_systems()
+        return int(Path("/proc/sys/fs/lease-break-time").read_text())
     except (OSError, ValueError):
-        return False
-    name = f"{os.major(device)}:{os.minor(device)}"
-    return seconds >= _LEAST_SECONDS and kinds.get(name, "") in _LOCAL
+        return 0
 
 
-def _file_systems() -> dict[str, str]:
-    """Return the kind of each mounted file system by its device."""
-    found: dict[str, str] = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        found[before.split()[2]] = after.split()[0]
-    return found
-
-
-def _release(descriptors: list[int], process: int) -> None:
-    """Give leases up. A forked child shares those of its parent, and only closes them."""
-    global _num_leased
-    for descriptor in descriptors:
-        if process == os.getpid():
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        os.close(descriptor)
-    _num_leased -= len(descriptors)
-
-
-def _watch(maps: LeasedMaps) -> None:
-    """Have leases given up when they are asked for."""
-    global _thread
-    with _lock:
-        _watched.add(maps)
-        if _thread is None:
-            _thread = threading.Thread(target=_give_up, name="zindex-leases", daemon=True)
-            _thread.start()
-
-
-def _give_up() -> None:
-    """Check the leases until there are none."""
-    global _thread
-    while True:
-        time.sleep(_CHECK_SECONDS)
-        with _lock:
-            watched = list(_watched)
-            if not watched:
-                _thread = None
-                return
-        while watched:  # this thread keeps no maps
-            watched.pop().give_up_if_broken()
-
-
-def _begin_child() -> None:
-    """Reset in a forked child, which has no such thread."""
-    global _thread, _lock, _num_leased
-    _thread, _lock, _num_leased = None, threading.Lock(), 0
-    _watched.clear()
-
-
-os.register_at_fork(after_in_child=_begin_child)
+def _file_system(descriptor: int) -> int:
+    """Return ``f_type`` of fstatfs(2), the first word that it writes; 0 if it fails."""
+    buffer = ctypes.create_string_buffer(_STATFS_NBYTES)
+    ctypes.CDLL(None).fstatfs(descriptor, buffer)
+    return ctypes.c_long.from_buffer(buffer).value

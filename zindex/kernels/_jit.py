@@ -56,10 +56,12 @@ class KernelTimes:
         >>> KernelTimes(2, 5, 8.1, 0.4).describe()
         'kernels: 2 compiled in 8.1 s, 5 loaded in 0.4 s'
         """
-        return (
-            f"kernels: {self.num_compiled} compiled in {self.seconds_compiling:.1f} s, "
-            f"{self.num_loaded} loaded in {self.seconds_loading:.1f} s"
+        counts = (
+            (self.num_compiled, "compiled", self.seconds_compiling),
+            (self.num_loaded, "loaded", self.seconds_loading),
         )
+        parts = [f"{count} {verb} in {seconds:.1f} s" for count, verb, seconds in counts if count]
+        return f"kernels: {', '.join(parts)}"
 
 
 times = KernelTimes()

@@ -124,6 +124,69 @@ def spread(
 
 
 @jit
+def deal(load: Int64Array, order: Int64Array, rank_of: Int64Array, total: Int64Array) -> None:
+    """Deal packs to ranks, in rounds: the pack with the most work to the rank with the least.
+
+    Parameters
+    ----------
+    load
+        Shape (packs,): the work of each; a multiple of the number of ranks.
+    order
+        Shape (packs,): the packs from the most work to the least.
+    rank_of
+        Shape (packs,): receives the rank of each.
+    total
+        Shape (ranks,), zeros: receives the work of each.
+    """
+    num_ranks = len(total)
+    ranks = np.arange(num_ranks)  # from the least work to the most
+    for start in range(0, len(load), num_ranks):
+        for i in range(num_ranks):
+            pack = order[start + i]
+            rank_of[pack] = ranks[i]
+            total[ranks[i]] += load[pack]
+        for i in range(1, num_ranks):
+            rank, place = ranks[i], i
+            while place > 0 and (
+                total[rank] < total[ranks[place - 1]]
+                or (total[rank] == total[ranks[place - 1]] and rank < ranks[place - 1])
+            ):
+                ranks[place] = ranks[place - 1]
+                place -= 1
+            ranks[place] = rank
+
+
+@jit
+def group_samples(
+    pack_of: Int64Array, number_of: Int64Array, samples: Int64Array, stops: Int64Array
+) -> None:
+    """List the sub-samples of each pack, in ascending order.
+
+    Parameters
+    ----------
+    pack_of
+        Shape (sub-samples,): the pack of each.
+    number_of
+        Shape (packs,): the place of each pack among all.
+    samples
+        Shape (sub-samples,): receives the sub-samples of one pack after the other.
+    stops
+        Shape (packs,), zeros: receives where the sub-samples of each place end.
+    """
+    for pack in pack_of:
+        stops[number_of[pack]] += 1
+    stop = 0
+    for place in range(len(stops)):
+        start = stop
+        stop += stops[place]
+        stops[place] = start
+    for sample in range(len(pack_of)):
+        place = number_of[pack_of[sample]]
+        samples[stops[place]] = sample
+        stops[place] += 1
+
+
+@jit
 def even_out(
     lengths: Int64Array,
     work: Int64Array,

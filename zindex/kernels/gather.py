@@ -1,8 +1,8 @@
-"""Read spans of many files into arrays with pread(2).
+"""Read spans of many files into arrays, with pread(2) or from maps.
 
 The system call for a span takes less time than its Python call, so this kernel reads files itself,
 from descriptors that its caller keeps open. A file that is truncated meanwhile gives a short read,
-where a memory map would end the process.
+where a memory map would end the process, so that its caller maps only files that it has leased.
 
 Rows are bytes of any dtype, so that there is one compiled version; integers may be widened to
 int64.
@@ -46,6 +46,8 @@ CHECKSUM_NBYTES = 12
 #: Address of one byte per window of rows, whether the system has been told to read it, or 0; rows
 #: of a window, and windows of a file.
 ADVISED, WINDOW_LENGTH, WINDOWS_PER_SHARD = 13, 14, 15
+#: Address of one int64 per file: the address of its map and the bytes of that, or 0 without a map.
+MAPS = 16
 
 #: Fields of a decoder: its zstd context, addresses of ``ZSTD_decompressDCtx`` and ``crc32c_value``,
 #: address and size of its memory, and the record and number of the chunk that is decoded there.
@@ -132,7 +134,6 @@ def _read_span(
     shard_length = load_int64(record + 8 * SHARD_LENGTH)
     chunk_length = load_int64(record + 8 * CHUNK_LENGTH)
     row_nbytes = load_int64(record + 8 * ROW_NBYTES)
-    verified = load_int64(record + 8 * VERIFIED)
     indices = load_int64(record + 8 * INDICES)
     target_nbytes = 8 if wide else row_nbytes
     row = start
@@ -142,35 +143,33 @@ def _read_span(
         chunk = within // chunk_length
         skip = within - chunk * chunk_length
         number = shard * load_int64(record + 8 * CHUNKS_PER_SHARD) + chunk
-        if verified and not indices and load_uint8(verified + number) == 0:
-            return False
-        advised = load_int64(record + 8 * ADVISED)
-        if advised:
-            window = shard * load_int64(record + 8 * WINDOWS_PER_SHARD)
-            window += within // load_int64(record + 8 * WINDOW_LENGTH)
-            if load_uint8(advised + window) == 0:
-                return False
-        descriptor = load_int32(load_int64(record + 8 * DESCRIPTORS) + 4 * shard) - 1
+        descriptor = find_descriptor(record, shard, within, number)
         if descriptor < 0:
             return False
-        store_uint8(load_int64(record + 8 * USED) + shard, 1)
         count = min(chunk_length - skip, stop - row)
         source = scratch if wide else target
         if indices:
-            source = _decode(record, descriptor, shard, chunk, number, decoder)
+            source = decode(record, descriptor, shard, chunk, number, decoder)
             if not source:
                 return False
             source += skip * row_nbytes
             if not wide:
                 memcpy(pointer(target), pointer(source), count * row_nbytes)
         else:
-            if wide:
-                count = min(count, scratch_nbytes // row_nbytes)
-            nbytes = count * row_nbytes
             offset = load_int64(record + 8 * BASE) + skip * row_nbytes
             offset += chunk * load_int64(record + 8 * STRIDE)
-            if pread(descriptor, pointer(source), nbytes, offset) != nbytes:
-                return False
+            slot = load_int64(record + 8 * MAPS) + 8 * shard
+            mapped = find_mapped(slot, offset, count * row_nbytes)
+            if wide and not mapped:
+                count = min(count, scratch_nbytes // row_nbytes)
+            nbytes = count * row_nbytes
+            if not mapped:
+                if pread(descriptor, pointer(source), nbytes, offset) != nbytes:
+                    return False
+            elif wide:
+                source = mapped
+            else:
+                memcpy(pointer(target), pointer(mapped), nbytes)
         if wide:
             widen(source, target, count, load_int64(record + 8 * WIDTH))
         target += count * target_nbytes
@@ -179,7 +178,46 @@ def _read_span(
 
 
 @jit
-def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, decoder: int) -> int:
+def find_descriptor(record: int, shard: int, within: int, number: int) -> int:
+    """Return the descriptor of a file that is open, or -1.
+
+    It is -1, too, if the chunk of this number needs to be verified, or the window of the row
+    ``within`` the file to be advised.
+    """
+    verified = load_int64(record + 8 * VERIFIED)
+    if verified and load_int64(record + 8 * INDICES) == 0 and load_uint8(verified + number) == 0:
+        return -1
+    advised = load_int64(record + 8 * ADVISED)
+    if advised:
+        window = shard * load_int64(record + 8 * WINDOWS_PER_SHARD)
+        window += within // load_int64(record + 8 * WINDOW_LENGTH)
+        if load_uint8(advised + window) == 0:
+            return -1
+    descriptor = load_int32(load_int64(record + 8 * DESCRIPTORS) + 4 * shard) - 1
+    if descriptor >= 0:
+        store_uint8(load_int64(record + 8 * USED) + shard, 1)
+    return int(descriptor)
+
+
+@jit
+def find_mapped(slot: int, offset: int, nbytes: int) -> int:
+    """Return the address of bytes of a file, 0 if they are not mapped.
+
+    Parameters
+    ----------
+    slot
+        Address of the address of the map's record.
+    offset, nbytes
+        The bytes.
+    """
+    record = load_int64(slot)
+    if not record or offset + nbytes > load_int64(record + 8):
+        return 0
+    return int(load_int64(record)) + offset
+
+
+@jit
+def decode(record: int, descriptor: int, shard: int, chunk: int, number: int, decoder: int) -> int:
     """Return the address of the verified values of a compressed chunk, 0 if there are none."""
     memory = int(load_int64(decoder + 8 * MEMORY))
     if (
@@ -197,7 +235,10 @@ def _decode(record: int, descriptor: int, shard: int, chunk: int, number: int, d
     if body < 1 or nbytes > load_int64(decoder + 8 * MEMORY_NBYTES) - (stored - memory):
         return 0
     offset = load_int64(load_int64(index) + 8 * chunk)
-    if pread(descriptor, pointer(stored), nbytes, offset) != nbytes:
+    mapped = find_mapped(load_int64(record + 8 * MAPS) + 8 * shard, offset, nbytes)
+    if mapped:
+        stored = mapped
+    elif pread(descriptor, pointer(stored), nbytes, offset) != nbytes:
         return 0
     if checksum_nbytes and load_int64(record + 8 * VERIFIED):
         found = call_checksum(load_int64(decoder + 8 * CHECKSUM), stored, body)

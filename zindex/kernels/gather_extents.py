@@ -1,8 +1,9 @@
 """Gather spans of arrays in files or in memory into the rows of a batch, for many keys at once.
 
-Arrays are given by their extents: bytes of files, read with pread(2) from descriptors that the
-caller keeps open, or addresses. Values are copied, widened to int64 or compared with 0 at run time,
-so that there is one compiled version.
+Arrays are given by their extents, bytes of files or addresses, or as those of
+`zindex.kernels.gather`. Files are read with pread(2) from descriptors that the caller keeps open,
+or from maps. Values are copied, widened to int64 or compared with 0 at run time, so that there is
+one compiled version.
 """
 
 import numpy as np
@@ -19,16 +20,30 @@ from zindex.kernels._jit import (
     pread,
     store_uint8,
 )
+from zindex.kernels.gather import (
+    BASE,
+    CHUNK_LENGTH,
+    CHUNKS_PER_SHARD,
+    INDICES,
+    LENGTH,
+    MAPS,
+    SHARD_LENGTH,
+    STRIDE,
+    decode,
+    find_descriptor,
+    find_mapped,
+)
 from zindex.kernels.widening import widen
 
 #: Fields of a group, the spans of one array with one target: bounds of its spans, which groups may
 #: share; offset added to them in this array; addresses of two int64 arrays over extents, the ends
 #: in values and the places of the values, which are bytes of a file or addresses; of an int32 array
-#: over extents, the file of each or -1; and of an int64 array (files, 2), the addresses of each
-#: file's descriptor + 1 (int32), 0 where it is closed, and of a byte that is set to 1 when the file
-#: is read; number of extents; bytes of a value, negative if signed; address and length of the
-#: target; the conversion of values; and, written by the kernel, the largest value that it widened,
-#: -1 if one was negative.
+#: over extents, the file of each or -1; and of an int64 array (files, 3), the addresses of each
+#: file's descriptor + 1 (int32), 0 where it is closed, of a byte that is set to 1 when the file is
+#: read, and of its map as of `zindex.kernels.gather`; number of extents; bytes of a value, negative
+#: if signed; address and length of the target; the conversion of values; and, written by the
+#: kernel, the largest value that it widened, -1 if one was negative. If the first address of an
+#: array is 0, the second one is that of its record of `zindex.kernels.gather`.
 FIRST, STOP, SHIFT, ENDS, PLACES, FILE_OF, FILES, NUM_EXTENTS, WIDTH = range(9)
 TARGET, TARGET_LENGTH, FORM, LARGEST = 9, 10, 11, 12
 GROUP_LENGTH = 13
@@ -79,6 +94,7 @@ def gather_extents(
     places: Int64Array,
     scratch: int,
     scratch_nbytes: int,
+    decoder: int,
     state: Int64Array,
 ) -> bool:
     """Copy spans of arrays until one needs the caller; return whether all are done.
@@ -95,10 +111,13 @@ def gather_extents(
         Shape (spans,), int64: first value of each span in the target.
     scratch, scratch_nbytes
         Address and size of a buffer for values of files to convert.
+    decoder
+        As of `zindex.kernels.gather`.
     state
         Shape (STATE_LENGTH,), int64, changed: the next group, -1 for the first one that shares its
         spans; the first of those; and the next span. The kernel stops at a span that is outside its
-        array or target, or in a file that is closed or cannot be read whole; the caller handles it.
+        array or target, in a file that is closed or cannot be read whole, or for which
+        `zindex.kernels.gather` stops; the caller handles it.
 
     Notes
     -----
@@ -122,13 +141,36 @@ def gather_extents(
                 for later in range(k + 1, last):
                     if groups[later, PLACES] == record[PLACES]:
                         more = max(more, groups[later, SHIFT] - record[SHIFT])
-                where = scratch, scratch_nbytes, state
+                where = scratch, scratch_nbytes, decoder, state
                 if not _copy_span(record, start, stop, places[span], more, *where):
                     state[0], state[1], state[2] = k, group, span
                     return False
             state[0] = -1
-        group = last
+        group, state[2] = last, 0
     return True
+
+
+@jit
+def _find_chunk(array: int, row: int, nbytes: int, decoder: int) -> tuple[int, int, int, int, int]:
+    """Return where a value is of an array of `zindex.kernels.gather`.
+
+    These are the descriptor of its file, negative if the caller must read it; the number of the
+    file, -1 if the chunk was decoded; its byte or, of a decoded chunk, its address; the address of
+    the address of the file's map; and the end of its chunk.
+    """
+    chunk_length = load_int64(array + 8 * CHUNK_LENGTH)
+    file, within = divmod(row, load_int64(array + 8 * SHARD_LENGTH))
+    chunk, skip = divmod(within, chunk_length)
+    number = file * load_int64(array + 8 * CHUNKS_PER_SHARD) + chunk
+    descriptor = find_descriptor(array, file, within, number)
+    source = load_int64(array + 8 * BASE) + chunk * load_int64(array + 8 * STRIDE)
+    slot = load_int64(array + 8 * MAPS) + 8 * file
+    if descriptor >= 0 and load_int64(array + 8 * INDICES):
+        source = decode(array, descriptor, file, chunk, number, decoder)
+        file = -1
+        if source == 0:
+            descriptor = -1
+    return descriptor, file, source + skip * nbytes, slot, row - skip + chunk_length
 
 
 @jit
@@ -140,6 +182,7 @@ def _copy_span(
     more: int,
     scratch: int,
     scratch_nbytes: int,
+    decoder: int,
     state: Int64Array,
 ) -> bool:
     """Copy one span; return False if it is outside its array or target, or cannot be read.
@@ -152,40 +195,53 @@ def _copy_span(
         return False
     if start == stop:
         return True
-    ends = record[ENDS]
-    if start < 0 or count == 0 or stop > load_int64(ends + 8 * (count - 1)):
+    ends, array = record[ENDS], record[PLACES]
+    if ends:
+        total = load_int64(ends + 8 * (count - 1)) if count else 0
+    else:
+        total = load_int64(array + 8 * LENGTH)
+    if start < 0 or stop > total:
         return False
     nbytes = abs(width)
     target_nbytes = 8 if form == WIDEN else 1 if form == TRUTH else nbytes
     target = record[TARGET] + place * target_nbytes
-    extent = _find_extent(ends, count, start)
+    extent = _find_extent(ends, count, start) if ends else 0
     first = load_int64(ends + 8 * (extent - 1)) if extent else 0
     while start < stop:
-        end = load_int64(ends + 8 * extent)
+        descriptor, slot = 0, 0
+        if ends:
+            end = load_int64(ends + 8 * extent)
+            source = load_int64(array + 8 * extent) + (start - first) * nbytes
+            file = int(load_int32(record[FILE_OF] + 4 * extent))
+            if file >= 0 and end > start:
+                cells = record[FILES] + 24 * file
+                descriptor = int(load_int32(load_int64(cells))) - 1
+                store_uint8(load_int64(cells + 8), 1)
+                slot = load_int64(cells + 16)
+        else:
+            descriptor, file, source, slot, end = _find_chunk(array, start, nbytes, decoder)
+        if descriptor < 0:
+            return False
         length = min(stop, end) - start
-        source = load_int64(record[PLACES] + 8 * extent) + (start - first) * nbytes
-        file = load_int32(record[FILE_OF] + 4 * extent)
         if length > 0 and file >= 0:
-            cells = record[FILES] + 16 * file
-            descriptor = load_int32(load_int64(cells)) - 1
-            if descriptor < 0:
-                return False
-            store_uint8(load_int64(cells + 8), 1)
-            if form == COPY:
+            mapped = find_mapped(slot, source, length * nbytes)
+            if mapped:
+                source, file = mapped, -1
+            elif form == COPY:
                 wanted = length * nbytes
                 if pread(descriptor, pointer(target), wanted, source) != wanted:
                     return False
             else:
                 length = min(length, scratch_nbytes // nbytes)
                 wanted = min(length + more, end - start, scratch_nbytes // nbytes) * nbytes
-                is_held = state[HELD] == record[PLACES] and state[HELD_FILE] == file
+                is_held = state[HELD] == array and state[HELD_FILE] == file
                 is_held = is_held and state[HELD_START] <= source
                 if not (is_held and source + length * nbytes <= state[HELD_STOP]):
                     state[HELD] = 0
                     got = pread(descriptor, pointer(scratch), wanted, source)
                     if got < length * nbytes:
                         return False
-                    state[HELD], state[HELD_FILE] = record[PLACES], file
+                    state[HELD], state[HELD_FILE] = array, file
                     state[HELD_START], state[HELD_STOP] = source, source + got
                 source = scratch + source - state[HELD_START]
         if length > 0:

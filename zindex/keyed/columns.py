@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, address_of
 from zindex.formats.keyed.keyed_array import KeyedArray, join_records
 from zindex.kernels.widening import widen_rows
 from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_file_values
@@ -139,16 +139,22 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
     VerificationError
         If a chunk of a Zarr store fails its checksum.
     """
-    files: list[tuple[int, ColumnRead]] = []
+    files: dict[int, ColumnRead] = {}
     single: list[int] = []
     wanted: list[Spans] = []
     converted: list[tuple[ColumnRead, AnyArray]] = []
     shared: list[tuple[list[int], int, AnyArray]] = []
-    for same in _group_shifted(reads):
+    others: list[int] = []
+    for number, read in enumerate(reads):
+        if read.is_gathered and read.form is not None:
+            files[number] = read
+        else:
+            others.append(number)
+    for same in _group_shifted(reads, others):
         first, last = reads[same[0]], reads[same[-1]]
         if len(same) > 1 and (width := first.row_width):
             values, spans, low, high = first.values, first.spans, first.shift, last.shift
-            assert not isinstance(values, FileValues)
+            assert isinstance(values, RowReader)
             source = empty_array((len(spans.starts), width + high - low), values.dtype)
             wanted.append(Spans(values, spans.starts + low, spans.stops + high, source.reshape(-1)))
             shared.append((same, width, source))
@@ -161,20 +167,14 @@ def read_columns(reads: Sequence[ColumnRead]) -> Mapping[int, int]:
             converted.append((read, source))
             read = read._replace(target=source)
         values, (starts, stops, places), target, shift = read
-        if isinstance(values, FileValues):
-            files.append((number, read))
+        if read.is_gathered:
+            files[number] = read
         else:
             if shift:
                 starts, stops = starts + shift, stops + shift
+            assert isinstance(values, RowReader)
             wanted.append(Spans(values, starts, stops, target.reshape(-1), places))
-    largest: dict[int, int] = {}
-    if files:
-        known = gather_file_values([read for _, read in files])
-        largest = {
-            number: value
-            for (number, _), value in zip(files, known, strict=True)
-            if value is not None
-        }
+    largest = gather_file_values(files) if files else {}
     read_many(wanted)
     for read, found in converted:
         read.put(found)
@@ -193,21 +193,22 @@ def _widen_rows(
     rows: AnyArray, width: int, places: Sequence[int], targets: Sequence[AnyArray]
 ) -> int:
     """Write parts of rows as int64; return the largest value, -1 if one is negative."""
-    addresses = [array.__array_interface__["data"][0] for array in (rows, *targets)]
+    addresses = [address_of(array) for array in (rows, *targets)]
     nbytes = -rows.itemsize if rows.dtype.kind == "i" else rows.itemsize
     numbers = np.array(places, np.int64), np.array(addresses[1:], np.int64)
     return int(widen_rows(addresses[0], nbytes, rows.shape[1], *numbers, (len(rows), width)))
 
 
-def _group_shifted(reads: Sequence[ColumnRead]) -> Iterable[list[int]]:
+def _group_shifted(reads: Sequence[ColumnRead], numbers: Iterable[int]) -> Iterable[list[int]]:
     """Group the reads of one `RowReader` that differ in their shift alone, as inputs and targets.
 
     It is then read once for all of them; `gather_file_values` does the same for files. Returns
     their numbers, by shift.
     """
     groups: dict[Any, list[int]] = {}
-    for number, read in enumerate(reads):
-        is_file = isinstance(read.values, FileValues) or not read.is_direct
-        key = number if is_file else (id(read.values), id(read.spans), read.target.shape)
+    for number in numbers:
+        read = reads[number]
+        is_other = read.is_gathered or not read.is_direct
+        key = number if is_other else (id(read.values), id(read.spans), read.target.shape)
         groups.setdefault(key, []).append(number)
     return [sorted(same, key=lambda number: reads[number].shift) for same in groups.values()]

@@ -1,33 +1,33 @@
-"""Values of a key in extents of files, gathered into batches by one kernel call.
+"""Values of keys in local files, gathered into batches by one kernel call.
 
 Nothing is copied to shared memory: values are pickled as the description of their files.
 """
 
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
-from weakref import WeakMethod
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int32Array, Int64Array
+from zindex.arrays import AnyArray, Int32Array, Int64Array, address_of
 from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.keyed_array import KeyedArray
-from zindex.io.leased_maps import LeasedMaps
 from zindex.io.local import map_file
 from zindex.kernels import gather_extents
-from zindex.kernels.gather import DESCRIPTORS, USED
+from zindex.kernels.gather import DESCRIPTORS, MAPS, USED
+from zindex.store.codecs import lend_decoder
 from zindex.store.open_array import OpenArray
+from zindex.store.open_files import SPANS_BEFORE_MAPS
 from zindex.store.open_files import table as open_files
+from zindex.store.reader import NO_DECODER, LocalReader, kernel_pays
 from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 
+# What the kernel needs of the record of a file.
+_CELLS = [DESCRIPTORS, USED, MAPS]
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
-# Spans that a process reads before it asks for leases, which take as long as some hundreds.
-_SPANS_BEFORE_MAPS = 4096
 # Less than what malloc takes from the system anew at every call.
 _SCRATCH_NBYTES = 1 << 16
 
@@ -53,11 +53,29 @@ class ColumnRead(NamedTuple):
     shift: int = 0
 
     @property
+    def is_gathered(self) -> bool:
+        """Whether `gather_file_values` reads these values."""
+        values = self.values
+        if isinstance(values, FileValues):
+            return True
+        return isinstance(values, LocalReader) and kernel_pays() and values.has_record
+
+    @property
+    def form(self) -> int | None:
+        """The conversion by the kernel of `gather_file_values`, if it has it."""
+        kept, wanted = self.values.dtype, self.target.dtype
+        if wanted == _BOOL:  # a file may hold any byte, but torch's booleans must be 0 or 1
+            return None if kept.kind == "f" else gather_extents.TRUTH
+        if wanted == kept:
+            return gather_extents.COPY
+        return gather_extents.WIDEN if wanted == _INT64 else None
+
+    @property
     def is_direct(self) -> bool:
         """Whether the reader itself converts to the target's dtype."""
-        kept, wanted = self.values.dtype, self.target.dtype
-        is_truth = wanted == _BOOL and kept.kind != "f" and isinstance(self.values, FileValues)
-        return wanted in (kept, _INT64) or is_truth
+        if self.is_gathered:
+            return self.form is not None
+        return self.target.dtype in (self.values.dtype, _INT64)
 
     @property
     def row_width(self) -> int:
@@ -91,66 +109,59 @@ class FileValues:
     Notes
     -----
     Pickled as the description of its files, which each process opens on first use. If a file is
-    truncated while open, reads of the lost part raise an error. A process that reads many spans
-    maps the files for which it gets a lease; see `zindex.io.leased_maps`.
+    truncated while open, reads of the lost part raise an error.
     """
 
     def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool = False) -> None:
         self.mapped = mapped
         self.arrays = tuple(replace(array, item_offset=None, group_offset=None) for array in arrays)
         self.dtype = np.dtype(self.arrays[0].dtype)
-        self._num_spans = 0
-        self._files: dict[str, FlatFile] = {}
 
     def __len__(self) -> int:
         return sum(array.length for array in self.arrays)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_num_spans": 0, "_files": dict[str, FlatFile]()}
-        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped} | own
+        return {"arrays": self.arrays, "dtype": self.dtype, "mapped": self.mapped}
 
     @property
-    def table(self) -> "_Table":
+    def table(self) -> "_Extents":
         """The extents in this process; callers that use its addresses keep a reference."""
-        table: _Table | None = vars(self).get("_table")
-        is_due = not self.mapped and self._num_spans >= _SPANS_BEFORE_MAPS
-        if table is not None and not is_due and table.is_held():
-            return table
-        leases = None
-        if is_due:
-            self._num_spans = -sys.maxsize  # once a lease was asked for, files are read again
-            leases = LeasedMaps(WeakMethod(self._drop_table))
-        made = _Table(self.arrays, self._files, mapped=self.mapped, leases=leases)
-        if table is None:
-            made = vars(self).setdefault("_table", made)  # concurrent threads share one table
-        else:
-            vars(self)["_table"] = made
-        return made
+        table: _Extents | None = vars(self).get("_table")
+        if table is None:  # concurrent threads share one table
+            table = vars(self).setdefault("_table", _Extents(self.arrays, mapped=self.mapped))
+        return table
 
-    def _drop_table(self) -> None:
-        """Have the extents looked up again."""
-        vars(self).pop("_table", None)
+
+class _Chunks:
+    """The files of a Zarr array as `_Extents` are those of `FileValues`."""
+
+    def __init__(self, reader: LocalReader) -> None:
+        self.reader, self.array = reader, reader.bind()
+        self.decoder_nbytes = self.array.decoder_nbytes
+        itemsize = reader.dtype.itemsize
+        width = -itemsize if reader.dtype.kind == "i" else itemsize
+        self.record = 0, reader.record(self.array), 0, 0, 0, width
 
     def count_spans(self, count: int) -> None:
-        """Count spans that this process reads: many of them pay for maps."""
-        self._num_spans += count
+        """Count spans that are read."""
+        open_files.count_spans(self.array, count)
+
+    def open(self, starts: Int64Array, stops: Int64Array) -> None:
+        """Have the system read spans ahead."""
+        self.reader.read_ahead(starts, stops)
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return values ``[start, stop)``, after verifying their chunks."""
+        return self.reader.read(start, stop)
 
 
-class _Table:
-    """A column's extents in this process; keeps their memory alive.
+class _Extents:
+    """The extents of a key in this process; keeps their memory alive."""
 
-    ``files`` are those that were checked before, and may be open, by path; others are added.
-    """
+    decoder_nbytes = 0
 
-    def __init__(
-        self,
-        arrays: Sequence[KeyedArray],
-        files: dict[str, FlatFile],
-        *,
-        mapped: bool,
-        leases: LeasedMaps | None = None,
-    ) -> None:
-        self.mapped, self.leases, self._known = mapped, leases, files
+    def __init__(self, arrays: Sequence[KeyedArray], *, mapped: bool) -> None:
+        self.mapped, self.num_spans = mapped, 0
         self.dtype = np.dtype(arrays[0].dtype)
         self.ends = np.cumsum(np.concatenate([np.diff(array.value_offset) for array in arrays]))
         self.places = np.concatenate([array.span_start for array in arrays])
@@ -164,7 +175,7 @@ class _Table:
             stop = first + len(array.span_start)
             self._add(array, self.places[first:stop], self.file_of[first:stop])
             first = stop
-        self.files = np.zeros((len(self.readers), 2), np.int64)
+        self.files = np.zeros((len(self.readers), 3), np.int64)
         for number in range(len(self.readers)):
             self.bind(number)
         #: The fields used by `zindex.kernels.gather_extents`.
@@ -177,10 +188,6 @@ class _Table:
             -self.dtype.itemsize if self.dtype.kind == "i" else self.dtype.itemsize,
         )
 
-    def is_held(self) -> bool:
-        """Return whether all maps may be read."""
-        return self.leases is None or self.leases.is_held()
-
     def _add(self, array: KeyedArray, places: Int64Array, file_of: Int32Array) -> None:
         """Register the extents of a shard: in a file, or at an address."""
         for number in np.flatnonzero(array.span_start < 0).tolist():
@@ -192,24 +199,16 @@ class _Table:
         if not in_file.any():
             return
         needed = int((starts + lengths * self.dtype.itemsize)[in_file].max())
-        reader = self._known.get(array.path)
-        content = None
+        nbytes = _check_size(array, needed)
         if self.mapped:
-            content = map_file(array.path, _check_size(array, needed))
-        elif reader is None:
-            version = None if array.modified is None else str(array.modified)
-            reader = FlatFile(array.path, _check_size(array, needed), np.uint8, version)
-            self._known[array.path] = reader
-        if self.leases is not None:
-            content = self.leases.map(array.path, needed, array.modified)
-        if content is not None:
+            content = map_file(array.path, nbytes)
             self.owners.append(content)
             places[in_file] += content.ctypes.data
             return
-        assert reader is not None
+        version = None if array.modified is None else str(array.modified)
         file_of[in_file] = len(self.readers)
         # All keys of a file share its descriptor.
-        self.readers.append(reader)
+        self.readers.append(FlatFile(array.path, nbytes, np.uint8, version))
 
     def bind(self, number: int) -> OpenArray:
         """Make a file's descriptor visible to kernels, and return its state in this process."""
@@ -217,8 +216,15 @@ class _Table:
         if self.bound.get(number) is not array:
             self.bound[number] = array
             self.owners.append(array)  # another thread's kernel may still read the previous one
-            self.files[number] = array.records[0, DESCRIPTORS : USED + 1]
+            self.files[number] = array.records[0, _CELLS]
         return array
+
+    def count_spans(self, count: int) -> None:
+        """Count spans that are read; many of them have the files mapped."""
+        before, self.num_spans = self.num_spans, self.num_spans + count
+        if before < SPANS_BEFORE_MAPS <= self.num_spans:
+            for array in self.bound.values():
+                open_files.map_files(array)
 
     def open(self, starts: Int64Array, stops: Int64Array) -> None:
         """Open the files of spans for kernels; errors are left to the reads."""
@@ -263,77 +269,81 @@ def _check_size(array: KeyedArray, needed: int) -> int:
     return nbytes
 
 
-def gather_file_values(reads: Sequence[ColumnRead]) -> list[int | None]:
-    """Fill targets with spans of values in files, by calls of one kernel.
+def gather_file_values(reads: Mapping[int, ColumnRead]) -> dict[int, int]:
+    """Fill targets with spans of values in local files, by calls of one kernel.
 
     Parameters
     ----------
     reads
-        Direct reads of `FileValues`, with spans inside their columns and targets.
+        Direct reads by number, which are gathered and whose spans are in their columns and targets.
 
     Returns
     -------
     largest
-        Of each read, the largest value, -1 if one is negative, or None if that is unknown: only
-        conversions to int64 tell it.
+        By number, the largest value of a read, -1 if one is negative, where that is known: only
+        conversions to int64 find it.
     """
     groups: list[tuple[int, ...]] = []
-    tables: list[_Table] = []
-    opened: dict[int, _Table] = {}
+    tables: list[_Extents | _Chunks] = []
+    opened: dict[int, _Extents | _Chunks] = {}
     firsts: dict[int, tuple[int, int]] = {}
     spans: list[CopySpans] = []
     stop = 0
-    for read in reads:
-        values, target = read.values, read.target
-        assert isinstance(values, FileValues)
-        # A file may hold any byte, but torch's booleans must be 0 or 1.
-        form = gather_extents.TRUTH if target.dtype == _BOOL else gather_extents.COPY
-        if form == gather_extents.COPY and target.dtype != values.dtype:
-            form = gather_extents.WIDEN
+    widened: dict[int, int] = {}
+    for number, read in reads.items():
+        values, target, form = read.values, read.target, read.form
+        assert form is not None
+        if form == gather_extents.WIDEN:
+            widened[len(groups)] = number
         bounds = firsts.get(id(read.spans))
         if bounds is None:
             bounds = firsts[id(read.spans)] = (stop, stop + len(read.spans.starts))
             spans.append(read.spans)
             stop = bounds[1]
-        # The array interface returns an address in half the time of ctypes.
-        address = target.__array_interface__["data"][0]
         table = opened.get(id(values))
         if table is None:
-            values.count_spans(len(read.spans.starts))
-            table = opened[id(values)] = values.table
+            if isinstance(values, FileValues):
+                table = values.table
+            else:
+                table = _Chunks(cast("LocalReader", values))
+            opened[id(values)] = table
+            table.count_spans(len(read.spans.starts))
         tables.append(table)
         record = table.record
-        groups.append((*bounds, read.shift, *record, address, target.size, form, 0))
+        groups.append((*bounds, read.shift, *record, address_of(target), target.size, form, 0))
     starts, stops, places = (
         spans[0] if len(spans) == 1 else map(np.concatenate, zip(*spans, strict=True))
     )
     fields, state = np.array(groups, np.int64), np.zeros(gather_extents.STATE_LENGTH, np.int64)
     state[0] = -1
     scratch = np.empty(_SCRATCH_NBYTES, np.uint8)
-    buffer = scratch.__array_interface__["data"][0], _SCRATCH_NBYTES
+    buffer = address_of(scratch), _SCRATCH_NBYTES
+    decoder_nbytes = max(table.decoder_nbytes for table in tables)
     is_first = True
-    unknown = {number for number, group in enumerate(groups) if group[-2] != gather_extents.WIDEN}
     while True:
         ticket = open_files.begin_read()
         try:
-            if gather_extents.gather_extents(fields, starts, stops, places, *buffer, state):
-                largest = fields[:, gather_extents.LARGEST].tolist()
-                return [None if i in unknown else value for i, value in enumerate(largest)]
+            with lend_decoder(decoder_nbytes) if decoder_nbytes else NO_DECODER as decoder:
+                where = starts, stops, places, *buffer, decoder, state
+                is_done = gather_extents.gather_extents(fields, *where)
         finally:
             open_files.end_read(ticket)
-        number, _, span = state[:3].tolist()
+        if is_done:
+            largest = fields[:, gather_extents.LARGEST].tolist()
+            return {number: largest[group] for group, number in widened.items()}
+        group, _, span = state[:3].tolist()
         if is_first:
-            for table, (_, wanted, _, shift) in zip(tables, reads, strict=True):
+            for table, (_, wanted, _, shift) in zip(tables, reads.values(), strict=True):
                 table.open(wanted.starts + shift, wanted.stops + shift)
             is_first = False
             continue
         # A file has changed, or there are too many to keep open.
-        _, _, target, shift = reads[number]
+        _, _, target, shift = list(reads.values())[group]
         start, stop, place = int(starts[span]) + shift, int(stops[span]) + shift, int(places[span])
         assert 0 <= place <= place + stop - start <= target.size, "callers check spans"
-        unknown.add(number)
-        found = tables[number].read(start, stop)
+        widened.pop(group, None)
+        found = tables[group].read(start, stop)
         if target.dtype == _BOOL:
             found = found.view(f"u{found.itemsize}") != 0
         target.reshape(-1)[place : place + stop - start] = found
-        state[0] = number + 1
+        state[0] = group + 1

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Int64Array, count_from
 from zindex.formats.keyed.schema_field import Field
 from zindex.keyed.columns import Items, read_columns
 from zindex.keyed.field_reads import FieldRead, tensor_dtype
@@ -189,6 +190,8 @@ class PackedRecords:
             own = sequences[numbers == number]
             self._place(_Placed(field, items, np.arange(len(own)), first[own], own))
         self._masked: set[str] = set()
+        # By axes, the first field with several values of each token, and how many.
+        self._several: dict[Any, tuple[str, Int64Array]] = {}
         self._rest: list[Field] = []
         for field in fields:
             if field.key not in self._placed:
@@ -227,9 +230,11 @@ class PackedRecords:
             spans, shape = CopySpans(found.starts, found.stops, places), (len(self._owners),)
         else:
             self.store.check_equal(self.records, {key: own.lengths, field.key: found.counts})
+            other, counts = self._several.setdefault(field.axes, (field.key, found.lengths))
+            rows = np.repeat(self.records, found.counts)
+            self.store.check_equal(rows, {other: counts, field.key: found.lengths})
             most = int(found.lengths.max(initial=0))
-            before = np.cumsum(own.lengths) - own.lengths
-            places = np.repeat(placed.places - before, own.lengths) + np.arange(len(found.starts))
+            places = count_from(placed.places, own.lengths)
             spans, shape = CopySpans(found.starts, found.stops, most * places), (*shape, most)
         dtype = tensor_dtype(field, column.dtype)
         if name in self._shapes:  # the masks of several fields

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, count_from
 from zindex.errors import SourceError
 from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.keyed.columns import read_columns
@@ -48,6 +48,4 @@ def spread_records(store: KeyedStore, reads: Sequence[FieldRead], bounds: Int64A
         if wrong is not None:
             where = f"record {records[wrong]:,} of {store.path}"
             raise SourceError(describe_invalid(read.field.key, values[wrong].item(), where))
-        before = np.cumsum(lengths) - lengths
-        positions = np.repeat(first - before, lengths) + np.arange(int(lengths.sum()))
-        read.array.reshape(-1)[positions] = np.repeat(values, lengths)
+        read.array.reshape(-1)[count_from(first, lengths)] = np.repeat(values, lengths)

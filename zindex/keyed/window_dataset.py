@@ -115,6 +115,7 @@ class WindowDataset(BaseDataset):
         # The tensors of a sample, each with the column of its values: one per token, or per record.
         self._parts: list[tuple[Field, Column]] = []
         self._record_parts: list[tuple[Field, Column]] = []
+        self._dtypes: dict[str, torch.dtype] = {}
         self._record_bounds = self._bounds
 
     def get_index(self, index: int) -> tuple[int, int]:
@@ -283,6 +284,8 @@ class WindowDataset(BaseDataset):
         of_records += declared
         self._parts += [(field, store.column(field.key)) for field in of_tokens]
         self._record_parts = [(field, store.column(field.key)) for field in of_records]
+        parts = (*self._parts, *self._record_parts)
+        self._dtypes = {field.name: tensor_dtype(field, column.dtype) for field, column in parts}
         if of_records:
             self._record_bounds = _document_bounds(store, self.schema.keys[0])
 
@@ -356,10 +359,7 @@ class WindowDataset(BaseDataset):
 
     def _shapes(self, *plane: int) -> Shapes:
         """Return the shapes and dtypes of a batch of some samples and tokens."""
-        shapes: Shapes = {
-            field.name: (plane, tensor_dtype(field, column.dtype))
-            for field, column in (*self._parts, *self._record_parts)
-        }
+        shapes: Shapes = {name: (plane, dtype) for name, dtype in self._dtypes.items()}
         if self._has_bounds:
             shapes |= {POSITIONS: (plane, torch.int64), DOCUMENTS: (plane, torch.int64)}
         return shapes

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Int64Array, count_from
 from zindex.kernels.packing import SPLIT, FitRules, pack_documents
 from zindex.plan.tail import Tail, count_windows
 
@@ -96,7 +96,7 @@ def divide_spans(whole: WindowSpans, bounds: Int64Array) -> WindowSpans:
     first = np.searchsorted(bounds, whole.starts, "right") - 1
     counts = np.searchsorted(bounds, stops - 1, "right") - first
     rows = np.repeat(whole.rows, counts)
-    documents = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    documents = count_from(first, counts)
     starts = np.maximum(bounds[documents], whole.starts[rows])
     lengths = np.minimum(bounds[documents + 1], stops[rows]) - starts
     kept = lengths > 0  # empty documents have no span
@@ -136,7 +136,7 @@ class PackedWindows:
         counts = self._part_bounds[numbers + 1] - first
         rows = np.repeat(np.arange(len(numbers)), counts)
         before = np.cumsum(counts) - counts
-        parts = np.arange(len(rows)) + np.repeat(first - before, counts)
+        parts = count_from(first, counts)
         lengths = self._lengths[parts]
         sums = np.cumsum(lengths) - lengths
         offsets = sums - np.repeat(sums[before] if len(sums) else sums, counts)

@@ -1,12 +1,11 @@
-"""Data-parallel rank of this process, and exchange with the other ranks."""
+"""Data-parallel rank of this process."""
 
 import os
-from typing import Any
 
 import torch
 
-from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError
+from zindex.samples.collectives import is_distributed
 
 
 def find_place(
@@ -61,12 +60,3 @@ def find_place(
             f"{found['RANK']!r} and {found['WORLD_SIZE']!r}; set both, or give data_parallel_rank "
             "and data_parallel_size"
         ) from None
-
-
-def gather_objects(own: Any, group: Any = None) -> list[Any]:
-    """Return what all ranks give, in a collective call; outside ``torch.distributed`` its own."""
-    if not is_distributed():
-        return [own]
-    found: list[Any] = [None] * torch.distributed.get_world_size(group)
-    torch.distributed.all_gather_object(found, own, group=group)
-    return found

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError, StoreUnavailableError
 from zindex.io.backoff import Backoff
-from zindex.loading.data_parallel import gather_objects
 from zindex.loading.sampler import BatchPlan
 from zindex.maintenance.edits.edit import edit
+from zindex.samples.collectives import gather_objects
 
 # Waits for edits that other ranks see already, on file systems that cache folders.
 _FIRST_WAIT, _LONGEST_WAIT, _TIMEOUT = 0.1, 2.0, 120.0

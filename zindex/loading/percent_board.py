@@ -11,7 +11,7 @@ import torch
 from zindex.arrays import Int64Array
 from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError
-from zindex.loading.data_parallel import gather_objects
+from zindex.samples.collectives import gather_objects
 
 #: A call of ``set_percents``: iteration, sample, and all percents that were set until then.
 Change = tuple[int, int, dict[str, float]]

@@ -4,6 +4,7 @@ Batches are delivered in the order of their positions. The caller chooses the po
 the batches that the trainer has received.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -144,6 +145,7 @@ def read_ahead(
     if not prefetch:
         yield from map(reader.__getitems__, left)
         return
+    is_finalizing = sys.is_finalizing  # a local: globals are gone when the interpreter exits
     threads = ThreadPoolExecutor(prefetch, thread_name_prefix="zindex-batch")
     pending: deque[Future[Any]] = deque()
 
@@ -163,11 +165,12 @@ def read_ahead(
             fill()
             yield batch
     finally:
-        for future in pending:
-            future.cancel()
-        # Requests to an unreachable store could block the caller for minutes.
-        late = wait(pending, close_timeout).not_done
-        threads.shutdown(wait=not late)
+        if not is_finalizing():  # otherwise Python has joined the threads
+            for future in pending:
+                future.cancel()
+            # Requests to an unreachable store could block the caller for minutes.
+            late = wait(pending, close_timeout).not_done
+            threads.shutdown(wait=not late)
 
 
 class WorkerPool:

@@ -31,9 +31,17 @@ from zindex.megatron.install import install
 )
 @click.option(
     "--sft-rules",
-    type=click.Choice(["0.16", "main", "dev"]),
-    help="Version of Megatron whose rules pack conversations (--sft); 0.16 applies to 0.18. "
+    type=click.Choice(["0.14", "0.15", "0.16", "0.17", "main", "dev"]),
+    help="Version of Megatron whose rules pack conversations (--sft); 0.17 applies to 0.18. "
     "[default: dev with hybrid or dynamic context parallelism, otherwise main]",
+)
+@click.option(
+    "--bert-rules",
+    type=click.Choice(["0.17", "main"]),
+    default="main",
+    show_default=True,
+    help="Version of Megatron whose random tokens BERT gets: from the tokenizer's order until "
+    "0.17, from sorted ids since.",
 )
 @click.option(
     "--fim-draws",
@@ -50,6 +58,7 @@ def run_script(
     order: str,
     store: str,
     sft_rules: str | None,
+    bert_rules: str,
     fim_draws: str,
     is_module: bool,
     script: str,
@@ -58,7 +67,7 @@ def run_script(
     """Run a Megatron script, unmodified, with zindex's datasets instead of Megatron's."""
     try:
         own = {} if sft_rules is None else {"sft_rules": sft_rules}
-        install(order=order, store=store, fim_draws=fim_draws, **own)
+        install(order=order, store=store, bert_rules=bert_rules, fim_draws=fim_draws, **own)
     except ZindexError as error:
         raise click.ClickException(str(error)) from error
     sys.argv = [script, *arguments]

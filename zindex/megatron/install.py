@@ -91,8 +91,10 @@ def install(**defaults: Any) -> None:
         Values of zindex's own settings, which Megatron scripts do not set: ``order``
         (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``),
         ``shuffle`` (``"keyed"`` or ``"uniform"``), ``max_computed_rows``, 0 to store all,
-        ``sft_rules`` (``"main"``, ``"dev"`` or ``"0.16"``; see ``GPTDatasetConfig``), and
-        ``fim_draws`` (``"keyed"`` or ``"sequential"``; see ``GPTFIMDatasetConfig``).
+        ``sft_rules`` (``"main"``, ``"dev"``, ``"0.17"``, ``"0.16"``, ``"0.15"`` or
+        ``"0.14"``; see ``GPTDatasetConfig``), ``bert_rules`` (``"main"`` or ``"0.17"``; see
+        ``BERTMaskedWordPieceDatasetConfig``), and ``fim_draws`` (``"keyed"`` or ``"sequential"``;
+        see ``GPTFIMDatasetConfig``).
 
     Raises
     ------

@@ -23,6 +23,7 @@ _LARGEST = {
     **{"weight": 1e300, "tokens": 1e18, "samples": 1e18},
     **{"epochs": 1e6, "max_epochs": 1e6, "surplus": 1.0},
 }
+_KINDS = {int: "a whole number", str: "a text", bool: "true or false"}
 # Truncates wrong values: with YAML aliases a small file can hold a value too large to print.
 _show = reprlib.Repr()
 _show.maxlevel, _show.maxstring, _show.maxother = 3, 100, 100
@@ -64,7 +65,7 @@ def check_types(known: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
         wrong = isinstance(value, bool) and kind is not bool
         if name in known and (wrong or not isinstance(value, kind)):
             raise ConfigError(
-                f"{name} must be {kind.__name__}, got {show(value)}; quote or unquote it"
+                f"{name} must be {_KINDS.get(kind, kind.__name__)}, got {show(value)}"
             )
 
 

@@ -3,19 +3,22 @@
 import copy
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise, repeat
 from typing import Any, Self
 
 import numpy as np
 
 from zindex.errors import SourceError
 from zindex.formats.json_lines import (
+    MAX_JOINED_NBYTES,
     MAX_LINE_NBYTES,
     Batch,
     cut_lines,
     hold_blank_end,
     loads,
+    parse_lines,
     parse_object,
+    parse_text,
 )
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import (
@@ -31,10 +34,24 @@ from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_blocks import AdjacentSamples, RawSamples
 from zindex.sources.sample_files import Paths
 from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class _FileLabels(dict[int, dict[str, Any]]):
+    """Fields of all samples of a file, by its number: common ones, and its URL."""
+
+    def __init__(self, urls: Sequence[str], common: dict[str, Any]) -> None:
+        super().__init__()
+        self.urls, self.common = urls, common
+
+    def __missing__(self, number: int) -> dict[str, Any]:
+        # With a place for the key, so that a dict grows only once.
+        found = self[number] = {"__url__": self.urls[number], "__key__": "", **self.common}
+        return found
 
 
 class JsonlFiles(PartFiles):
@@ -90,10 +107,11 @@ class JsonlFiles(PartFiles):
         # By file and part: the line breaks before the last byte before the part, if known.
         self._breaks: dict[int, dict[int, int]] = {}
         self._is_exact = False
+        self._labels: _FileLabels | None = None
 
     def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
         super()._reset(urls, files)
-        self._breaks = {}
+        self._breaks, self._labels = {}, None
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the objects of a part, in the order of its file.
@@ -191,6 +209,52 @@ class JsonlFiles(PartFiles):
             sample["__url__"] = urls[number]
             sample["__key__"] = str(row)
             yield sample
+
+    parses_blocks = True
+
+    def parse_blocks(
+        self, blocks: Iterable[Iterable[RawSample]], labels: dict[str, Any]
+    ) -> Iterator[Sequence[dict[str, Any]]]:
+        """Yield the objects of lines; see `SampleFiles.parse_blocks`."""
+        for raws in blocks:
+            samples = None
+            if (
+                isinstance(raws, RawSamples | AdjacentSamples)
+                and not self._broken
+                and not self._is_exact
+            ):
+                samples = self._parse_together(raws, labels)
+            if samples is not None:
+                yield samples
+            else:
+                yield from super().parse_blocks((raws,), labels)
+
+    def _parse_together(
+        self, raws: RawSamples | AdjacentSamples, labels: dict[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        """Return the objects of lines with further fields; None if one line is bad."""
+        files: Iterable[int]
+        rows: Iterable[int]
+        if isinstance(raws, AdjacentSamples):
+            files, rows, text = repeat(raws.file), count(raws.row), raws.text
+            is_short = len(text) <= MAX_JOINED_NBYTES * len(raws)
+            samples = parse_text(bytes(text), len(raws)) if is_short else parse_lines(raws.contents)
+        else:
+            files, rows, samples = raws.files, raws.rows, parse_lines(raws.contents)
+        if samples is None:
+            return None
+        of_files = self._labels
+        if of_files is None or of_files.common is not labels:
+            of_files = self._labels = _FileLabels(self.urls, labels)
+        try:
+            for sample, number, row in zip(samples, files, rows, strict=False):
+                if None in sample.values():
+                    _fill(sample)
+                sample.update(of_files[number])
+                sample["__key__"] = str(row)
+        except AttributeError:  # it is no object
+            return None
+        return samples
 
     def _parse_row(self, number: int, row: int, line: bytes) -> dict[str, Any] | None:
         """Return the sample of a line that the fast parser rejected; None if it is skipped."""

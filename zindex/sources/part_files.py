@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice
 from typing import Any, Self
 
 import numpy as np
@@ -38,14 +38,9 @@ from zindex.sources.opened_files import (
     open_files,
     read_ends,
 )
-from zindex.sources.sample_blocks import SampleBlocks
+from zindex.sources.sample_blocks import AdjacentSamples, RawSamples, SampleBlocks, join_spans
 from zindex.sources.sample_files import SampleFiles
-from zindex.sources.sample_offsets import (
-    FileScan,
-    RawSample,
-    SampleOffsets,
-    find_offsets,
-)
+from zindex.sources.sample_offsets import FileScan, SampleOffsets, find_offsets
 from zindex.sources.sample_requests import SampleRequests
 from zindex.store.commit import fingerprint
 
@@ -293,9 +288,9 @@ class PartFiles(SampleFiles):
 
     reads_blocks = True
 
-    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> Sequence[RawSample]:
+    def read_samples(self, ranges: Iterable[tuple[int, int]]) -> RawSamples | AdjacentSamples:
         """Return the bytes of samples; see `SampleFiles.read_samples`."""
-        found: list[RawSample] = []
+        spans = list[AdjacentSamples]()
         offsets = self._offsets
         assert offsets is not None
         for start, stop in ranges:
@@ -304,14 +299,13 @@ class PartFiles(SampleFiles):
                 base = ends[0]
                 raw = np.empty(ends[-1] - base, np.uint8).data
                 self._descriptors.read_into(number, base, raw, self._report_to(self.urls[number]))
-                cuts = enumerate(pairwise(ends), first)
-                found += [(number, row, raw[one - base : two - base]) for row, (one, two) in cuts]
+                spans.append(AdjacentSamples(number, first, ends, raw, base))
         self._check_opened()
-        return found
+        return spans[0] if len(spans) == 1 else join_spans(spans)
 
     def open_samples(
         self, ranges: Iterable[tuple[int, int]], order: Int64Array | None
-    ) -> Sequence[RawSample]:
+    ) -> RawSamples | AdjacentSamples | SampleBlocks:
         """Return the bytes of samples, each range read at once; see `SampleFiles.open_samples`."""
         assert self._offsets is not None
         if order is None:

@@ -1,6 +1,8 @@
 """Samples in any order, cut out of blocks of adjacent ones, each of which is read at once."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise, repeat
 from typing import overload
 
 import numpy as np
@@ -10,6 +12,86 @@ from zindex.sources.sample_offsets import RawSample, SampleOffsets
 
 #: Reads bytes of a file, from an offset on, into a view.
 ReadInto = Callable[[int, int, memoryview], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RawSamples(Sequence[RawSample]):
+    """Some samples that have been read: of each its file, its number in it, and its bytes."""
+
+    files: list[int]
+    rows: list[int]
+    contents: list[memoryview]
+
+    def __iter__(self) -> Iterator[RawSample]:
+        return zip(self.files, self.rows, self.contents, strict=True)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, which: int) -> RawSample: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> "RawSamples": ...
+
+    def __getitem__(self, which: int | slice) -> "RawSample | RawSamples":
+        if isinstance(which, slice):
+            return RawSamples(self.files[which], self.rows[which], self.contents[which])
+        return self.files[which], self.rows[which], self.contents[which]
+
+
+@dataclass(frozen=True, slots=True)
+class AdjacentSamples(Sequence[RawSample]):
+    """Adjacent samples of one file that have been read."""
+
+    file: int
+    #: Number of the first one in the file.
+    row: int
+    #: Where each of them starts in the file, and the last one ends.
+    ends: list[int]
+    #: Bytes of the file, and where they start in it.
+    content: memoryview
+    base: int
+
+    def __iter__(self) -> Iterator[RawSample]:
+        return zip(repeat(self.file), count(self.row), self.contents, strict=False)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def text(self) -> memoryview:
+        """The bytes of all of them."""
+        return self.content[self.ends[0] - self.base : self.ends[-1] - self.base]
+
+    @property
+    def contents(self) -> list[memoryview]:
+        """The bytes of each of them."""
+        content, base = self.content, self.base
+        return [content[start - base : stop - base] for start, stop in pairwise(self.ends)]
+
+    @overload
+    def __getitem__(self, which: int) -> RawSample: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> "AdjacentSamples": ...
+
+    def __getitem__(self, which: int | slice) -> "RawSample | AdjacentSamples":
+        if isinstance(which, slice):
+            start, stop, _ = which.indices(len(self))
+            ends = self.ends[start : stop + 1]
+            return AdjacentSamples(self.file, self.row + start, ends, self.content, self.base)
+        return self.file, range(self.row, self.row + len(self))[which], self.contents[which]
+
+
+def join_spans(spans: Iterable[AdjacentSamples]) -> RawSamples:
+    """Return the samples of several files."""
+    samples = RawSamples([], [], [])
+    for span in spans:
+        samples.files.extend(repeat(span.file, len(span)))
+        samples.rows.extend(range(span.row, span.row + len(span)))
+        samples.contents.extend(span.contents)
+    return samples
 
 
 class SampleBlocks(Sequence[RawSample]):
@@ -59,19 +141,20 @@ class SampleBlocks(Sequence[RawSample]):
     def __getitem__(self, which: int) -> RawSample: ...
 
     @overload
-    def __getitem__(self, which: slice) -> list[RawSample]: ...
+    def __getitem__(self, which: slice) -> RawSamples: ...
 
-    def __getitem__(self, which: int | slice) -> RawSample | list[RawSample]:
+    def __getitem__(self, which: int | slice) -> RawSample | RawSamples:
         if not isinstance(which, slice):
             return self[which : which + 1][0]
-        for block in sorted(self._unread.intersection(self._blocks[which].tolist())):
+        needed = self._blocks[which].tolist() if self._unread else ()
+        for block in sorted(self._unread.intersection(needed)):
             number, offset, start, stop = self._spans[block]
             self._read_into(number, offset, self._buffer[start:stop])
             self._unread.discard(block)
         numbers, rows, starts, stops = self._places[:, which].tolist()
         buffer = self._buffer
         views = [buffer[start:stop] for start, stop in zip(starts, stops, strict=True)]
-        return [*zip(numbers, rows, views, strict=True)]
+        return RawSamples(numbers, rows, views)
 
 
 _NOTHING = np.empty(0, np.int64)

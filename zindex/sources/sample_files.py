@@ -9,9 +9,7 @@ from typing import Any
 
 from zindex.arrays import Int64Array
 from zindex.io.request_threads import DaemonPool
-from zindex.sources.sample_offsets import (
-    SampleCount,
-)
+from zindex.sources.sample_offsets import SampleCount
 from zindex.sources.sample_requests import SampleRequests
 
 #: A path, or several of them.
@@ -131,6 +129,28 @@ class SampleFiles(ABC):
             If one is damaged, unless damage is skipped.
         """
         raise NotImplementedError
+
+    #: Whether `parse_blocks` yields several samples at a time.
+    parses_blocks = False
+
+    def parse_blocks(
+        self, blocks: Iterable[Iterable[Any]], labels: dict[str, Any]
+    ) -> Iterator[Sequence[dict[str, Any]]]:
+        """Yield the samples of `parse_samples` with further fields, those of a block together.
+
+        Where damaged samples are skipped, they are yielded one by one.
+
+        Parameters
+        ----------
+        blocks
+            Samples that have been read.
+        labels
+            Fields to add to each sample, which replace its own.
+        """
+        for raws in blocks:
+            for sample in self.parse_samples(raws):
+                sample.update(labels)
+                yield (sample,)
 
     def content(self) -> str:
         """Return a digest of content that `fingerprint` does not cover; empty if unknown."""

@@ -187,7 +187,7 @@ class TarFiles(PartFiles):
                 if start is None:
                     check_rest(buffer)
         except DamageError as damage:
-            self.damage.report(self.urls[number], damage, "the sample there and all behind it")
+            self.damage.report(self.urls[number], damage, "the sample there and all after it")
 
     def _parse(
         self, number: int, buffer: ArchiveBuffer, position: int, stop: float, metadata: Metadata
@@ -279,7 +279,7 @@ class TarFiles(PartFiles):
                         rows[-1] = (rows[-1][0], *lines.get(key, missing))
                 check_rest(buffer)
             except DamageError as damage:
-                self.damage.report(file.url, damage, "the sample there and all behind it")
+                self.damage.report(file.url, damage, "the sample there and all after it")
                 # Whether the last sample is whole is not known.
                 buffer.end = rows.pop()[0] if rows else 0
                 is_whole = False

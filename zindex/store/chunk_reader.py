@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, count_from
 from zindex.errors import VerificationError, check_choice
 from zindex.io.system_errors import reading, unreadable
 from zindex.store.codecs import checksum
@@ -98,7 +98,7 @@ class FileReader(RowReader):
         shards, within = np.divmod([starts[known], stops[known] - 1], self._shard_length)
         first, last = shards * array.windows_per_shard + within // array.window_length
         counts = last - first + 1
-        windows = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        windows = count_from(first, counts)
         for number in np.unique(windows[array.advised[windows] == 0]).tolist():
             array.advised[number] = 1
             shard, window = divmod(number, array.windows_per_shard)

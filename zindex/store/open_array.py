@@ -19,7 +19,7 @@ from zindex.store.shard import ArrayFiles, ShardIndex, read_index
 DECODED_NBYTES = 1 << 26
 # Kernels decode chunks without that cache if these are small or the array exceeds the cache.
 _SMALL_CHUNK_NBYTES, _LARGE_CHUNK_NBYTES = 1 << 15, 1 << 20
-# Size of an array's state, without one byte per chunk and five per file.
+# Size of an array's state, without one byte per chunk and 13 per file.
 _ARRAY_NBYTES = 2048
 # Maximum size of a window of chunks in excess of twice its values.
 _SLACK_NBYTES = 512
@@ -39,6 +39,11 @@ class KnownFile(NamedTuple):
     chunks: ShardIndex | None
     #: Checksums of its chunks, if it has a table of them.
     checksums: UInt32Array | None
+
+    @property
+    def file_nbytes(self) -> int:
+        """Size of the file."""
+        return self.identity[2]
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +66,9 @@ class OpenArray:
         "form",
         "indices",
         "known",
+        "maps",
         "nbytes",
+        "num_spans",
         "record",
         "records",
         "retired",
@@ -70,6 +77,7 @@ class OpenArray:
         "verified",
         "verified_values",
         "version",
+        "wants_maps",
         "window_length",
         "windows_per_shard",
     )
@@ -82,10 +90,18 @@ class OpenArray:
         self.known: dict[int, KnownFile] = {}
         #: Whether the table has evicted it: readers must get a new one.
         self.retired = False
+        #: Whether its files are mapped when they are opened, as far as leases protect them.
+        self.wants_maps = False
+        #: Spans counted so far.
+        self.num_spans = 0
         num_shards = max(1, form.num_shards)
         num_chunks = num_shards * form.chunks_per_shard
-        self.descriptors = np.zeros(num_shards, np.int32)
-        used = np.zeros(num_shards, np.uint8)
+        # One block, so that those of a single file are in one cache line.
+        block = np.zeros(13 * num_shards, np.uint8)
+        #: Address of the address and bytes of the map of each file, 0 where there is none.
+        self.maps = block[: 8 * num_shards].view(np.int64)
+        self.descriptors = block[8 * num_shards : 12 * num_shards].view(np.int32)
+        used = block[12 * num_shards :]
         self.verified_values = np.zeros(num_chunks, np.uint8)
         # Indexing a memoryview takes a third of the time.
         self.used = used.data
@@ -107,7 +123,7 @@ class OpenArray:
         #: One byte per window: whether the system was asked to read it; empty if there are too
         #: many.
         self.advised = np.zeros(num_windows if num_windows <= _MAX_WINDOWS else 0, np.uint8)
-        self.nbytes = _ARRAY_NBYTES + num_chunks + 5 * num_shards + self.indices.nbytes
+        self.nbytes = _ARRAY_NBYTES + num_chunks + 13 * num_shards + self.indices.nbytes
         self.nbytes += self.advised.nbytes
         width = np.dtype(form.dtype)
         # Documented in zindex.kernels.gather.
@@ -129,6 +145,7 @@ class OpenArray:
             0 if form.chain.plain and form.chain.checked else self._advised_address,
             self.window_length,
             self.windows_per_shard,
+            self.maps.ctypes.data,
         ]
         trusting = [*record[:9], 0, *record[10:13], self._advised_address, *record[14:]]
         self.records = np.array([record, trusting], np.int64)

@@ -9,12 +9,15 @@ import os
 import resource
 import stat
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import TypeAlias
 
 from zindex.arrays import AnyArray
 from zindex.io.create_only import open_descriptor
+from zindex.io.leased_maps import CHECK_SECONDS
+from zindex.store.file_maps import FileMaps
 from zindex.store.open_array import DECODED_NBYTES, OpenArray, OpenFile
 from zindex.store.shard import ArrayFiles
 
@@ -23,6 +26,9 @@ _Key: TypeAlias = tuple[str, str, ArrayFiles]
 
 #: Limit in bytes of what a process remembers about files, without decoded chunks.
 KNOWN_NBYTES = 1 << 28
+#: Spans that a process reads of an array before its files are mapped, which takes as long as some
+#: hundreds.
+SPANS_BEFORE_MAPS = 4096
 _MAX_DESCRIPTORS = 1 << 15
 # Files that kernel calls may keep open beyond the budget: a fraction of it, or this number.
 _RETIRED_PART, _MIN_RETIRED = 8, 8
@@ -34,6 +40,11 @@ def num_descriptors() -> int:
     if soft == resource.RLIM_INFINITY:
         return _MAX_DESCRIPTORS
     return max(8, min(soft // 2, _MAX_DESCRIPTORS))
+
+
+def identify(status: os.stat_result) -> tuple[int, ...]:
+    """Return the identity of a file; see `KnownFile`."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class FileTable:
@@ -61,12 +72,14 @@ class FileTable:
         #: frame of a thread that is lost in a fork keeps a file open.
         self.ring: deque[tuple[OpenArray, int]] = deque()
         self.clock = 0
-        #: Running kernel calls, and closed files that they may still be reading.
+        #: Running kernel calls, and closed files and maps that they may still be reading.
         self.active: dict[int, None] = {}
-        self.retired: deque[tuple[int, OpenFile]] = deque()
+        self.retired: deque[tuple[int, object]] = deque()
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
         self.decoded: OrderedDict[tuple[int, int], AnyArray] = OrderedDict()
         self.decoded_nbytes = 0
+        self.maps = FileMaps()
+        self.watcher: threading.Thread | None = None
 
     def array(self, root: str, version: str, form: ArrayFiles) -> OpenArray:
         """Return the open array of a place; one object per version and form."""
@@ -117,7 +130,7 @@ class FileTable:
             return file
         file = OpenFile(self._descriptor(array, shard), array, shard)
         status = os.fstat(file.number)
-        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        identity = identify(status)
         known = array.known.get(shard)
         found = known is None or known.identity != identity
         if known is None or found:
@@ -147,7 +160,64 @@ class FileTable:
             most = max(_MIN_RETIRED, self.budget // _RETIRED_PART)
             while self.active and len(self.retired) > most:
                 self.kernel_ended.wait()
+            # Files that do not stay open are not worth a map.
+            is_kept = len(self.ring) < self.budget
+        if array.wants_maps and is_kept:
+            self._map(file)
         return file
+
+    def count_spans(self, array: OpenArray, count: int) -> None:
+        """Count spans that are read of an array, whose files are mapped once there are many."""
+        before, array.num_spans = array.num_spans, array.num_spans + count
+        if before < SPANS_BEFORE_MAPS <= array.num_spans:
+            self.map_files(array)
+
+    def map_files(self, array: OpenArray) -> None:
+        """Map the open files of an array, and those that are opened later."""
+        array.wants_maps = True
+        for file in list(array.files.values()):
+            self._map(file)
+
+    def _map(self, file: OpenFile) -> None:
+        """Map an open file, if a lease protects the map and there is space."""
+        array, shard = file.array, file.shard
+        known = array.known.get(shard)
+        if known is None or array.maps[shard]:
+            return
+        made = self.maps.make(file, known.file_nbytes)
+        if made is None or known.identity != identify(made.status):
+            return
+        with self.lock:
+            if array.maps[shard] or array.files.get(shard) is not file:
+                return
+            self.maps.add(file, made)
+            if self.watcher is None:
+                self.watcher = threading.Thread(
+                    target=self._watch, name="zindex-leases", daemon=True
+                )
+                self.watcher.start()
+
+    def _watch(self) -> None:
+        """Drop maps whose leases are broken, until there are none."""
+        while True:
+            time.sleep(CHECK_SECONDS)
+            with self.lock:
+                self._drop_broken()
+                if not self.maps:
+                    self.watcher = None
+                    return
+
+    def _drop_broken(self) -> None:
+        """Drop maps whose leases are broken; kernels then read these files with pread."""
+        for array, shard in self.maps.find_broken():
+            array.wants_maps = False
+            self._unmap(array, shard)
+
+    def _unmap(self, array: OpenArray, shard: int) -> None:
+        """Release a map; it stays as long as a kernel may read it."""
+        made = self.maps.remove(array, shard)
+        if made is not None and self.active:
+            self.retired.append((self.clock, made))
 
     def _descriptor(self, array: OpenArray, shard: int) -> int:
         """Open a file; if the process is out of descriptors, close others first."""
@@ -178,20 +248,23 @@ class FileTable:
 
     def _close(self, array: OpenArray, shard: int) -> None:
         """Release an open file; it stays open while a kernel may read it."""
+        self._unmap(array, shard)
         array.descriptors[shard] = 0
         file = array.files.pop(shard)
         if self.active:
             self.retired.append((self.clock, file))
 
     def begin_read(self) -> int:
-        """Keep all descriptors open for a kernel, until `end_read`."""
+        """Keep all descriptors and maps open for a kernel, until `end_read`."""
         with self.lock:
+            if self.maps and self.maps.is_due():
+                self._drop_broken()
             self.clock += 1
             self.active[self.clock] = None
             return self.clock
 
     def end_read(self, ticket: int) -> None:
-        """End a kernel call, and close the files that it kept open."""
+        """End a kernel call, and close the files and maps that it kept open."""
         with self.lock:
             self.active.pop(ticket, None)
             oldest = next(iter(self.active), self.clock + 1)
@@ -276,6 +349,7 @@ class FileTable:
             for shard in array.files:
                 array.descriptors[shard] = 0
             array.files = {}
+            array.maps.fill(0)
         self.start()
 
 

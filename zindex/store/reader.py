@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, address_of
 from zindex.io.helper_threads import run_with_helpers
 from zindex.store.chunk_reader import FileReader
 from zindex.store.codecs import lend_decoder
@@ -27,7 +27,8 @@ FEW_SPANS = 2
 SPANS_BEFORE_KERNEL = 1024
 _SCRATCH_NBYTES = 1 << 17
 _SMALL_NBYTES = 1 << 14
-_NO_DECODER = nullcontext(0)
+#: Lent instead of a decoder where none is needed.
+NO_DECODER = nullcontext(0)
 _INT64 = np.dtype(np.int64)
 _WIDTHS = {np.dtype(np.int32): -4, np.dtype(np.uint32): 4, np.dtype(np.int64): -8}
 # Fewer tokens, or an eighth as many if compressed, are read faster than a thread wakes up.
@@ -87,6 +88,11 @@ class LocalReader(FileReader):
 
     read_round = staticmethod(_read_round)
 
+    @property
+    def has_record(self) -> bool:
+        """Whether kernels read it, as an array of single values."""
+        return not self._row_shape and bool(self.record(self.bind()))
+
     def _decode_chunks(self, array: OpenArray, shard: int, first: int, rows: AnyArray) -> bool:
         global _num_spans
         num_chunks = len(rows) // self._chunk_length
@@ -97,11 +103,18 @@ class LocalReader(FileReader):
             return False
         start = np.array([shard * self._shard_length + first])
         self.read_ahead(start, start + len(rows))
-        address = rows.__array_interface__["data"][0]
+        address = address_of(rows)
         fields = np.array([[1, self.record(array), address, len(rows), 0, 0]])
         return _call_gather(
             fields, start, start + len(rows), start, np.zeros(3, np.int64), array.decoder_nbytes
         )
+
+
+def count_spans(wanted: Iterable[Spans]) -> None:
+    """Count spans of local arrays that were read: the files of those with many are mapped."""
+    for spans in wanted:
+        if isinstance(spans.reader, LocalReader):
+            table.count_spans(spans.reader.bind(), len(spans.starts))
 
 
 def _read_ahead(wanted: Iterable[Spans]) -> None:
@@ -140,7 +153,7 @@ class _Round:
         # Small results are views of one block, because looking up the address of an array is the
         # most expensive step here.
         self.block = np.empty(_SMALL_NBYTES, np.uint8)
-        self.block_address = self.block.__array_interface__["data"][0]
+        self.block_address = address_of(self.block)
         self.block_nbytes = 0
         for spans in wanted:
             self.results.append(self._add(spans))
@@ -175,7 +188,7 @@ class _Round:
                     return None
                 wide = 1
             if out is not self.addressed:
-                self.address = out.__array_interface__["data"][0]
+                self.address = address_of(out)
                 self.addressed = out
             address = self.address
         self.num_spans += count
@@ -196,7 +209,7 @@ class _Round:
                 part = part.reshape(rows, *reader._row_shape)
             return part, self.block_address + first
         out = np.empty((rows, *reader._row_shape), reader.dtype)
-        return out, out.__array_interface__["data"][0]
+        return out, address_of(out)
 
     def read(self) -> list[AnyArray]:
         """Return the rows of all spans."""
@@ -244,10 +257,10 @@ def _call_gather(
     from zindex.kernels.gather import gather
 
     scratch = np.empty(_SCRATCH_NBYTES + 8, np.uint8)
-    address = scratch.__array_interface__["data"][0]
+    address = address_of(scratch)
     ticket = table.begin_read()
     try:
-        with lend_decoder(decoder_nbytes) if decoder_nbytes else _NO_DECODER as decoder:
+        with lend_decoder(decoder_nbytes) if decoder_nbytes else NO_DECODER as decoder:
             return gather(fields, starts, stops, places, address, _SCRATCH_NBYTES, decoder, state)
     finally:
         table.end_read(ticket)
@@ -358,7 +371,7 @@ def read_samples(
         outputs = tokens, labels, loss_mask, next_sample
         needed = array.decoder_nbytes
         wanted = index.columns, record, positions, rows, extra, pad
-        with lend_decoder(needed) if needed else _NO_DECODER as decoder:
+        with lend_decoder(needed) if needed else NO_DECODER as decoder:
             return int(fill(*wanted, *scratch, decoder, *outputs))
 
     tokens_per_thread = _TOKENS_PER_THREAD // (16 if array.decoder_nbytes else 1)

@@ -147,6 +147,8 @@ def verify_store(
     *,
     key: str | None = None,
     advance: Callable[[int], None] = lambda num_shards: None,
+    token_keys: frozenset[str] | None = None,
+    num_ids: int | None = None,
 ) -> StoreReport:
     """Read every byte of a store and report what is damaged.
 
@@ -160,6 +162,8 @@ def verify_store(
         PEM file of an Ed25519 public key that must have signed the store; None skips the check.
     advance
         Called with the number of shards read since the last call.
+    token_keys, num_ids
+        As of `ValueChecks`.
 
     Returns
     -------
@@ -193,7 +197,8 @@ def verify_store(
             problem = "does not hold the metadata that were committed"
             _check_same(found, f"{layout.name}/{ROOT_KEY}", metadata, problem)
     is_keyed = found.kind == KIND and found.was_committed
-    values = ValueChecks(found.facts["spec"], found.root) if is_keyed else None
+    given = found.facts["spec"], found.root, token_keys, num_ids
+    values = ValueChecks(*given) if is_keyed else None
     _check_shards(found, advance, values)
     _check_link(found)
     _check_tokenizer(found)

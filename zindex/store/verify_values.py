@@ -26,15 +26,22 @@ class ValueChecks:
     ----------
     spec, root
         Description and place of the store.
+    token_keys, num_ids
+        Keys of token ids, and the number of ids of the vocabulary; None are those of the store.
     """
 
-    def __init__(self, spec: Mapping[str, Any], root: Place) -> None:
-        self._root = root
-        self._num_ids: int | None = None
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        root: Place,
+        token_keys: frozenset[str] | None = None,
+        num_ids: int | None = None,
+    ) -> None:
+        self._root, self._num_ids = root, num_ids
         self._found: dict[str, tuple[int, int | float]] = {}
         self._lock = Lock()
         fields = [each for each in read_fields(spec, root).values() if each.form == Form.NUMBERS]
-        self._token_keys = find_token_keys(spec)
+        self._token_keys = find_token_keys(spec) if token_keys is None else token_keys
         is_keyed = any(field.name in self._token_keys for field in fields)
         #: Fields whose values are checked, by array.
         self.fields = {
@@ -42,7 +49,7 @@ class ValueChecks:
             for field in fields
             if is_keyed and (field.name in self._token_keys or np.dtype(field.dtype).kind == "f")
         }
-        if self.fields:
+        if self.fields and num_ids is None:
             try:
                 note = read_note(root)
             except (StoreError, VerificationError):  # damage, which is reported by itself

@@ -63,21 +63,17 @@ class EvenStream:
         self._num_left = min(total, even) - num_delivered
         self._num_pads = even - total
         self._num_done: int = start.entries.get(_KEY, 0)
-        self.changed: Entries = {}
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
         return self._stream.entries() | {_KEY: self._num_done}
 
     def __iter__(self) -> Iterator[Sample]:
-        for sample in islice(self._stream, max(0, self._num_left)):
-            self.changed = self._stream.changed
-            yield sample
+        yield from islice(self._stream, max(0, self._num_left))
         while self._num_done < self._num_pads:
             self._num_done += 1
-            self.changed = {_KEY: self._num_done}
             sample = self._make_pad()
-            sample["__state__"] = self._start.head, self.changed, None
+            sample["__state__"] = self._start.head, None, None, _KEY, self._num_done
             yield sample
 
     def _make_pad(self) -> Sample:

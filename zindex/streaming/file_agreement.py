@@ -6,7 +6,7 @@ import torch
 
 from zindex.datasets.utils import is_distributed
 from zindex.errors import SourceError
-from zindex.loading.data_parallel import gather_objects
+from zindex.samples.collectives import gather_objects
 from zindex.sources.part_files import PartFiles
 
 

@@ -37,6 +37,7 @@ _NUM_UNITS, _NUM_CALLS = 2048, 512
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
 # Samples of a unit that are cut out of their blocks together.
 _NUM_PARSED = 64
+_NO_LABELS: Sample = {}
 
 
 class FilesDataset(IterableDataset[Sample]):
@@ -166,8 +167,21 @@ class FilesDataset(IterableDataset[Sample]):
         upcoming
             Units that are read next, which are requested from object stores in advance.
         """
-        raws = self._read_raw(unit, upcoming or iter(()))
-        return self.process(chain.from_iterable(map(self.files.parse_samples, raws)))
+        return self.process(chain.from_iterable(self.read_blocks(unit, _NO_LABELS, upcoming)))
+
+    def read_blocks(
+        self, unit: Unit, labels: Sample, upcoming: Iterator[Unit] | None = None
+    ) -> Iterator[Sequence[Sample]]:
+        """Return the samples of a unit, not processed, with further fields, some at a time.
+
+        Parameters
+        ----------
+        unit, upcoming
+            As of `read_unit`.
+        labels
+            Fields that are added.
+        """
+        return self.files.parse_blocks(self._read_raw(unit, upcoming or iter(())), labels)
 
     def as_listed(self, listing: str) -> "FilesDataset":
         """Return a dataset of earlier files; see `PartFiles.as_listed`. Not of stored records."""
@@ -214,13 +228,16 @@ class FilesDataset(IterableDataset[Sample]):
             return
         assert self.units is not None
         if unit.order is None:
-            raws = self.files.read_samples([self.units.range_of(unit.part)])
-            start, stop = 0, len(raws)
-        else:
-            # The units of a group follow each other, so its blocks are kept for the next ones.
-            key = unit.part // self.units.share, unit.order
-            raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
-            start, stop = self.units.part_of(unit.part, len(raws))
+            start, stop = self.units.range_of(unit.part)
+            # Few at a time stay in the processor's cache until they are parsed.
+            step = _NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
+            for first in range(start + unit.skip, stop, step):
+                yield self.files.read_samples([(first, min(first + step, stop))])
+            return
+        # The units of a group follow each other, so its blocks are kept for the next ones.
+        key = unit.part // self.units.share, unit.order
+        raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
+        start, stop = self.units.part_of(unit.part, len(raws))
         for first in range(start + unit.skip, stop, _NUM_PARSED):
             yield raws[first : min(first + _NUM_PARSED, stop)]
 

@@ -30,7 +30,7 @@ from zindex.streaming.mixture_changes import MixtureFacts, describe_mixtures, na
 from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
 from zindex.streaming.resharding import refuse_resharding
-from zindex.streaming.source_streams import open_source
+from zindex.streaming.source_streams import GrownStream, SourceStream, open_source
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import LoadedState, State, load_state, slot_state
 from zindex.streaming.stateful_loaders import join_workers
@@ -458,7 +458,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         # The mixture of an earlier job, while a segment is finished that it has begun.
         mixture = start.origin.mixtures.get(path) or dict(describe_mixtures(self, path))[path]
         _, named, samples_per_pick = mixture
-        streams: list[Stream] = []
+        streams: list[Stream | SourceStream | GrownStream] = []
         for name, _ in named:
             dataset = children[name]
             if isinstance(dataset, MergedDataset):

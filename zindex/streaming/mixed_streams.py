@@ -1,8 +1,10 @@
 """Mix the samples of several sources in one worker slot, and apply yield functions to them."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, count, islice, repeat
+from operator import length_hint, setitem
 from typing import Any, Protocol
 
 from torch.utils.data import get_worker_info
@@ -13,7 +15,23 @@ from zindex.plan.percent_schedules import parse_percent
 from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.percents import LanePieces
 from zindex.streaming.protocols import Sample
-from zindex.streaming.worker_slots import Entries, StreamOrigin, StreamStart, WorkerSlot
+from zindex.streaming.source_streams import (
+    EMPTY_BLOCK,
+    GrownStream,
+    PartStream,
+    SourceStream,
+)
+from zindex.streaming.worker_slots import (
+    Changes,
+    Entries,
+    Position,
+    StreamOrigin,
+    StreamStart,
+    WorkerSlot,
+    read_state,
+    run_head,
+    write_changes,
+)
 
 # Adjacent segments without an output after which a yield function is found to give none.
 _MAX_IDLE = 1000
@@ -21,12 +39,7 @@ YieldFunction = Callable[[Iterator[Sample]], Iterable[Sample]]
 
 
 class Stream(Protocol):
-    """Samples of one worker slot."""
-
-    @property
-    def changed(self) -> Entries:
-        """The entries that the last sample changed. The caller may add to them."""
-        ...
+    """Samples of one worker slot, each with its state."""
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot after the last sample."""
@@ -77,7 +90,7 @@ class MixedStream:
     def __init__(
         self,
         path: str,
-        streams: list[Stream],
+        streams: Sequence[Stream | SourceStream | GrownStream],
         mixing: Mixing,
         start: StreamStart,
         *,
@@ -87,13 +100,19 @@ class MixedStream:
         self._samples_per_pick = samples_per_pick
         self._key, self._lags_key = f"mix {path}", f"lags {path}"
         self._streams, self._mixing, self._slot = streams, mixing, start.slot
+        self._head = start.head
         self._stop_on_first = stop_on_first
         self._checkpoint: Checkpoint | None = start.entries.get(self._lags_key)
-        self.changed: Entries = {self._key: start.entries.get(self._key, 0)}
+        self._position: Position = start.entries.get(self._key, 0)
+        # Samples up to the position that are not delivered yet, and as many that follow these.
+        self._left: tuple[Iterator[Sample], int] = iter(()), 0
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
-        found: Entries = {self._key: self.changed[self._key]}
+        left, num_after = self._left
+        found: Entries = {self._key: self._position}
+        if num_left := length_hint(left) - num_after:
+            found[self._key] -= num_left
         if self._checkpoint is not None:
             found[self._lags_key] = self._checkpoint
         for stream in self._streams:
@@ -101,15 +120,49 @@ class MixedStream:
         return found
 
     def __iter__(self) -> Iterator[Sample]:
-        streams, key = self._streams, self._key
+        if len(self._streams) == self._samples_per_pick == 1:
+            [source] = self._streams
+            if isinstance(source, PartStream) and source.makes_blocks:
+                return chain.from_iterable(self._take_all(source))
+        return self._mix()
+
+    def _take_all(self, source: PartStream) -> Iterator[Iterator[Sample]]:
+        """Yield the samples of the only source, some at a time: their states are made together."""
+        num_picks: int = self._position  # type: ignore[assignment]
+        blocks, block, rest = source.blocks(), EMPTY_BLOCK, 0
+        for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
+            num_left = len(picks)
+            while num_left:
+                if not rest:
+                    if not (block := next(blocks, EMPTY_BLOCK)).samples:
+                        return
+                    rest = len(block.samples)
+                skip, length = len(block.samples) - rest, min(num_left, rest)
+                finished, delivered, damaged = block.cursor
+                before = finished, delivered + skip - 1, damaged
+                head = run_head(self._head, block.key, before, self._key, num_picks)
+                run, states = block.samples[skip : skip + length], zip(repeat(head), count(1))
+                deque(map(setitem, run, repeat("__state__"), states), maxlen=0)
+                if checkpoint is not None:
+                    _, _, entries = read_state(run[0]["__state__"])
+                    changes = write_changes({self._lags_key: checkpoint, **entries})
+                    run[0]["__state__"] = self._head, None, *(changes or ())
+                    self._checkpoint, checkpoint = checkpoint, None
+                num_picks, num_left, rest = num_picks + length, num_left - length, rest - length
+                self._position, self._left = num_picks, (block.left, rest)
+                yield islice(block.left, length)
+
+    def _mix(self) -> Iterator[Sample]:
+        streams, key, head = self._streams, self._key, self._head
         num_picks: int
         # Samples of an unfinished pick, and its source.
         begun: tuple[int, int | None] | None = None
-        if isinstance(self.changed[key], int):
-            num_picks = self.changed[key]
+        if isinstance(self._position, int):
+            num_picks = self._position
         else:
-            num_picks, *begun = self.changed[key]
-        left = {source: iter(stream) for source, stream in enumerate(streams)}
+            num_picks, *begun = self._position  # type: ignore[assignment]
+        left = {source: with_changes(stream) for source, stream in enumerate(streams)}
+        is_single, nothing = self._samples_per_pick == 1, iter(())
         unreported: Checkpoint | None = None
         for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
             unreported = checkpoint or unreported
@@ -117,6 +170,14 @@ class MixedStream:
                 return
             for pick in picks:
                 num_picks += 1
+                if is_single and unreported is None:  # as below, without what is seldom needed
+                    found = next(left.get(pick, nothing), None)
+                    if found is not None:
+                        sample, changes = found
+                        self._position = num_picks
+                        sample["__state__"] = head, None, changes, key, num_picks
+                        yield sample
+                        continue
                 num_given, chosen = begun or (0, pick)
                 begun = None
                 while num_given < self._samples_per_pick:
@@ -126,20 +187,30 @@ class MixedStream:
                         chosen = self._mixing.replace(num_picks, [*left])
                     if chosen is None:
                         break
-                    sample = next(left[chosen], None)
-                    if sample is None:
+                    found = next(left[chosen], None)
+                    if found is None:
                         del left[chosen]
                         if self._stop_on_first or not self._mixing.may_pick([*left], num_picks):
                             return
                         continue
                     num_given += 1
-                    self.changed = changed = streams[chosen].changed
-                    is_last = num_given == self._samples_per_pick
-                    changed[key] = num_picks if is_last else [num_picks - 1, num_given, chosen]
+                    sample, changes = found
                     if unreported is not None:
-                        self._checkpoint = changed[self._lags_key] = unreported
+                        self._checkpoint = unreported
+                        changes = changes, self._lags_key, unreported
                         unreported = None
+                    is_last = num_given == self._samples_per_pick
+                    position = num_picks if is_last else [num_picks - 1, num_given, chosen]
+                    self._position = position
+                    sample["__state__"] = head, None, changes, key, position
                     yield sample
+
+
+def with_changes(stream: Stream | SourceStream | GrownStream) -> Iterator[tuple[Sample, Changes]]:
+    """Return the samples of a stream, each with the entries that it changed."""
+    if isinstance(stream, SourceStream | GrownStream):
+        return stream.pairs()
+    return ((sample, write_changes(read_state(sample["__state__"])[2])) for sample in stream)
 
 
 @dataclass
@@ -157,7 +228,7 @@ class _Segment:
     def __iter__(self) -> Iterator[Sample]:
         for sample in islice(self.samples, self.length):
             self.num_read += 1
-            self.changed |= self.stream.changed
+            self.changed |= read_state(sample["__state__"])[2]
             yield sample
         self.ended = self.num_read < self.length
 
@@ -188,7 +259,6 @@ class YieldStream:
         self._length: int = self._progress["length"]
         entries = self._progress.get("start", start.entries)
         self._source = open_source(replace(start, entries=entries))
-        self.changed: Entries = {}
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
@@ -246,12 +316,12 @@ class YieldStream:
             segment.num_outputs = number
             if number > num_delivered:
                 self._progress = {**progress, "outputs": number, "length": self._length}
-                self.changed = {self._key: self._progress}
+                changes = None
                 if "start" in progress:
                     self._progress["inputs"] = segment.num_read
-                    self.changed = segment.changed | self.changed
+                    changes = write_changes(segment.changed)
                     segment.changed = {}
-                output["__state__"] = head, self.changed, None
+                output["__state__"] = head, None, changes, self._key, self._progress
                 yield output
 
     def _run(self, segment: _Segment) -> Iterator[Sample]:

@@ -115,8 +115,7 @@ def adapt(
         and current[source.name] != old.identities[old.views(source.name)[-1]]
         and not any_content
     ]
-    for source in grown:
-        _check_grown(source, old, current[source.name])
+    earlier = {source.name: _take_back(source, old, current[source.name]) for source in grown}
     changes = [*_compare(old, facts), *(_describe_growth(source, old) for source in grown)]
     if not changes:
         return loaded, []
@@ -129,8 +128,8 @@ def adapt(
     files = dict(before.files)
     for source in facts.sources:
         name = source.name
-        if source in grown:
-            _grow(source, before, identities, pools, ends)
+        if name in earlier:
+            _grow(source, earlier[name], before, identities, pools, ends)
         elif name not in known:
             identities[name] = current[name]
         view = replace(before, identities=identities).views(name)[-1]
@@ -180,8 +179,8 @@ def _compare(old: StreamOrigin, facts: MixtureFacts) -> list[str]:
     return found + [f"dropped the nested mixture {path}" for path in paths]
 
 
-def _check_grown(source: StreamSource, old: StreamOrigin, identity: str) -> None:
-    """Raise if a source of another identity is more than grown."""
+def _take_back(source: StreamSource, old: StreamOrigin, identity: str) -> StreamSource:
+    """Return a source as it was; raise if it has another identity for more than growth."""
     view, reason = old.views(source.name)[-1], ""
     expected, listing = old.identities[view], old.files.get(view)
     if listing and source.kind == "parts":
@@ -191,7 +190,7 @@ def _check_grown(source: StreamSource, old: StreamOrigin, identity: str) -> None
             reason = f" Of its files {error}."
         else:
             if before.identity() == expected:
-                return
+                return before
     raise StateMismatchError(
         f"the state of {source.name!r} must be of the same files, seed and order, and made "
         f"alike: it is of [{expected}], these are [{identity}].{reason} Take those back, or set "
@@ -207,6 +206,7 @@ def _describe_growth(source: StreamSource, old: StreamOrigin) -> str:
 
 def _grow(
     source: StreamSource,
+    old: StreamSource,
     before: StreamOrigin,
     identities: dict[str, str],
     pools: dict[str, UnreadPartitions],
@@ -215,7 +215,6 @@ def _grow(
     """Add a view of a grown source; its earlier view ends with the epochs that were begun."""
     view = before.views(source.name)[-1]
     unread = before.unread(view)
-    old = replace(source, dataset=source.dataset.as_listed(before.files[view]))
     touched = max(
         [unread.low, *(stop for _, stop in unread.ahead), *(part + 1 for part, _ in unread.begun)]
     )

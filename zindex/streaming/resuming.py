@@ -104,8 +104,9 @@ def attach_start(samples: Iterator[Sample], begin: State) -> Iterator[Sample]:
     """Return the samples of a worker slot, the first of which reports where the slot started."""
 
     def attach(sample: Sample) -> Sample:
-        head, changed, _ = sample["__state__"]
-        sample["__state__"] = head, changed, begin
+        head, _, entries = worker_slots.read_state(sample["__state__"])
+        changes = worker_slots.write_changes(entries)
+        sample["__state__"] = worker_slots.Head(head), begin, *(changes or ())
         return sample
 
     return chain(map(attach, islice(samples, 1)), samples)

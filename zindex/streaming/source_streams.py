@@ -2,11 +2,11 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count, groupby, islice
-from operator import itemgetter
+from itertools import chain, count, groupby, islice, repeat
+from operator import itemgetter, length_hint
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -25,10 +25,13 @@ from zindex.streaming.protocols import Sample
 from zindex.streaming.sources import StreamSource, list_views, read_items
 from zindex.streaming.worker_slots import (
     WHOLE,
+    Changes,
+    Cursor,
     Entries,
     StreamStart,
     UnreadPartitions,
     WorkerSlot,
+    write_changes,
 )
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
@@ -45,7 +48,8 @@ class _Item(NamedTuple):
     """A part or file that a worker slot reads."""
 
     number: int
-    samples: Iterator[Sample]
+    #: Its samples, labelled, some at a time.
+    blocks: Iterator[Sequence[Sample]]
     #: Fields that its samples share.
     labels: Sample
     #: Parts or files that the worker slot reads in an epoch.
@@ -56,6 +60,11 @@ class _Item(NamedTuple):
     num_skipped: int = 0
     #: Its number in all epochs.
     turn: int = 0
+
+    @property
+    def samples(self) -> Iterator[Sample]:
+        """Its samples one by one."""
+        return chain.from_iterable(self.blocks)
 
 
 @contextmanager
@@ -85,15 +94,15 @@ class SourceStream:
     """
 
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
-        self.source, self.slot, self._head = source, start.slot, start.head
+        self.source, self.slot = source, start.slot
         self.unread = start.origin.unread(source.view or source.name)
         iteration = start.origin.iteration
         # Epochs of the order before the first one of this iteration.
         self._past = iteration * _MAX_EPOCHS if source.cyclic else iteration
         cursor = start.entries.get(source.key)
         first = self.unread.first_cursor(start.slot.index, start.slot.count)
-        self.changed: Entries = {source.key: tuple(cursor or first)}
-        if len(self.changed[source.key]) > 3 and not source.is_packed:
+        self._cursor: Cursor = tuple(cursor or first)
+        if len(self._cursor) > 3 and not source.is_packed:
             raise StateMismatchError(
                 f"a state with held documents of {source.name!r} needs a process_fn that packs "
                 "documents, as the one that it was saved with; take that"
@@ -101,7 +110,7 @@ class SourceStream:
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
-        return {self.source.key: self.changed[self.source.key]}
+        return {self.source.key: self._cursor}
 
     def _labels(self, seed: int, epoch: int) -> Sample:
         """Return the fields that all samples of an epoch share."""
@@ -115,8 +124,31 @@ class SourceStream:
             "__state__": None,
         }
 
-    def __iter__(self) -> Iterator[Sample]:
+    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
+        """Return the samples of the worker slot, each with the entries that it changed."""
         raise NotImplementedError
+
+
+class Block(NamedTuple):
+    """Some samples of a source, which are counted as delivered when they are taken."""
+
+    samples: Sequence[Sample]
+    #: The same, to take them from.
+    left: Iterator[Sample]
+    #: Name of the entry that they change, and its value for the first of them.
+    key: str
+    cursor: tuple[int, int, int]
+
+    def pairs(self) -> Iterable[tuple[Sample, Changes]]:
+        """Return the samples, each with the entries that it changes."""
+        if len(self.samples) == 1:
+            return ((next(self.left), (None, self.key, self.cursor)),)
+        finished, delivered, damaged = self.cursor
+        cursors = zip(repeat(finished), count(delivered), repeat(damaged))
+        return zip(self.left, zip(repeat(None), repeat(self.key), cursors), strict=False)
+
+
+EMPTY_BLOCK = Block((), iter(()), "", (0, 0, 0))
 
 
 class _ReadStream(SourceStream):
@@ -124,35 +156,39 @@ class _ReadStream(SourceStream):
 
     #: What a cursor counts for each delivered sample of a part or file.
     _scale = 1
+    # Samples of the block that ends at the cursor that are not delivered yet.
+    _left: Iterator[Sample] = iter(())
 
-    def __iter__(self) -> Iterator[Sample]:
+    def entries(self) -> Entries:
+        """Return the checkpoint of the worker slot."""
+        finished, delivered, *rest = self._cursor
+        return {self.source.key: (finished, delivered - length_hint(self._left), *rest)}
+
+    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
+        """Return the samples of the worker slot, each with the entries that it changed."""
+        return chain.from_iterable(map(Block.pairs, self.blocks()))
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the samples of the worker slot, some at a time."""
         if not self.source.num_items:
             return
-        key, head = self.source.key, self._head
-        dataset, empty = self.source.dataset, set[int]()
-        # Reading num_skipped after every sample would take a twentieth of the time of a short line.
+        key, dataset, empty = self.source.key, self.source.dataset, set[int]()
         may_skip = getattr(dataset, "may_skip", True)
-        finished, start, skipped = self.changed[key]
+        finished, start, skipped = self._cursor
         while (item := self._item(finished, start)) is not None:
-            delivered, labels = item.num_skipped, item.labels
-            numbered = enumerate(item.samples, delivered + 1)
+            delivered, blocks = item.num_skipped, item.blocks
             with _naming(item, self.source):
-                for delivered, _ in islice(numbered, item.begun - item.num_skipped):  # noqa: B007
-                    pass
-                first = delivered + 1
+                if delivered < item.begun:
+                    blocks = _drop(blocks, item.begun - delivered)
+                    delivered = item.begun
                 # Samples that this process has skipped in other parts, or skips again here.
                 other = dataset.num_skipped - skipped
-                for delivered, sample in numbered:
-                    if delivered == first and not {"__url__", "__key__"} <= sample.keys():
-                        raise SourceError(
-                            f"samples of {self.source.name!r} must have __url__ and __key__, got "
-                            f"{sorted(sample)}; let its process_fn copy both from its input"
-                        )
-                    sample.update(labels)
+                for block in blocks:
                     damaged = dataset.num_skipped - other if may_skip else skipped
-                    self.changed = changed = {key: (finished, delivered, damaged)}
-                    sample["__state__"] = head, changed, None
-                    yield sample
+                    first = finished, delivered + 1, damaged
+                    delivered += len(block)
+                    self._left, self._cursor = iter(block), (finished, delivered, damaged)
+                    yield Block(block, self._left, key, first)
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
                 empty.clear()
@@ -165,7 +201,7 @@ class _ReadStream(SourceStream):
                     "reads gave none; check the files and the process_fn, or shuffle the parts, so "
                     "that each worker comes to all"
                 )
-        self.changed = {key: (finished, 0, skipped)}
+        self._cursor = finished, 0, skipped
 
     def _item(self, finished: int, start: int) -> _Item | None:
         """Return the next part or file, or None at the end.
@@ -180,29 +216,77 @@ class _ReadStream(SourceStream):
         raise NotImplementedError
 
 
+def _label(samples: Iterable[Sample], labels: Sample, name: str) -> Iterator[Sequence[Sample]]:
+    """Yield samples of a source one by one, with further fields."""
+    is_first = True
+    for sample in samples:
+        if is_first and not {"__url__", "__key__"} <= sample.keys():
+            raise SourceError(
+                f"samples of {name!r} must have __url__ and __key__, got {sorted(sample)}; let its "
+                "process_fn copy both from its input"
+            )
+        is_first = False
+        sample.update(labels)
+        yield (sample,)
+
+
+def _drop(blocks: Iterator[Sequence[Sample]], number: int) -> Iterator[Sequence[Sample]]:
+    """Return blocks without the first samples, which are read."""
+    while number and (block := next(blocks, None)) is not None:
+        if number < len(block):
+            return chain([block[number:]], blocks)
+        number -= len(block)
+    return blocks
+
+
 class PartStream(_ReadStream):
     """Parts in a keyed order; together the worker slots read each part once per epoch."""
 
+    # Epoch of the last part, and the fields that its samples share.
+    _epoch = -1
+    _common: Sample
+    # Whether samples are given these fields when they are read.
+    _labels_all = True
+
+    def __init__(self, source: StreamSource, start: StreamStart) -> None:
+        super().__init__(source, start)
+        self._num_items, self._end = source.num_items, source.end
+
+    @property
+    def makes_blocks(self) -> bool:
+        """Whether `blocks` have several samples."""
+        dataset = self.source.dataset
+        return (
+            getattr(dataset, "units", None) is not None
+            and dataset.process_fn is None
+            and dataset.files.parses_blocks
+        )
+
     def _item(self, finished: int, start: int) -> _Item | None:
         number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
-        if number >= self.source.end:
+        if number >= self._end:
             return None
         return self._open(number, max(start, begun), self._upcoming(finished))
 
     def _open(self, number: int, begun: int, upcoming: Iterator[Unit] | None = None) -> _Item:
         """Return a part by its number in all epochs."""
-        source, num_items = self.source, self.source.num_items
+        source, num_items = self.source, self._num_items
         epoch, part = divmod(number, num_items)
-        labels = self._labels(source.seed, epoch)
+        if epoch != self._epoch:
+            self._epoch, self._common = epoch, self._labels(source.seed, epoch)
+        labels = self._common
         dataset = source.labelled(labels)
         order = epoch + self._past
         key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
-        samples: Iterator[Sample]
         is_keyed = source.order == "keyed"
         can_skip = getattr(dataset, "can_skip", False)
         num_skipped = begun // self._scale if can_skip else 0
         if getattr(dataset, "units", None) is not None:
-            samples = dataset.read_unit(self._unit(part, epoch, begun), upcoming)
+            unit = self._unit(part, epoch, begun)
+            if dataset.process_fn is None:
+                blocks = dataset.read_blocks(unit, labels if self._labels_all else {}, upcoming)
+            else:
+                blocks = _label(dataset.read_unit(unit, upcoming), labels, source.name)
         else:
             raw = dataset.without_process_fn() if can_skip else dataset
             if is_keyed and getattr(dataset, "num_together", 1) > 1:
@@ -216,10 +300,11 @@ class PartStream(_ReadStream):
             samples = shuffle_samples(samples, buffer, key=of_part)
             if can_skip:  # only those that are left are processed
                 samples = dataset.process(islice(samples, num_skipped, None))
+            blocks = _label(samples, labels, source.name)
         if not is_keyed:
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
-        return _Item(part, samples, labels, num_items, begun, num_skipped, number)
+        return _Item(part, blocks, labels, num_items, begun, num_skipped, number)
 
     def _unit(self, part: int, epoch: int, begun: int) -> Unit:
         """Return a unit of files, without samples that were delivered if these can be skipped."""
@@ -231,9 +316,9 @@ class PartStream(_ReadStream):
         """Yield the units that the worker slot reads next."""
         for turn in count(finished + 1):
             number, begun = self.unread.item(self.slot.index + self.slot.count * turn)
-            if number >= self.source.end:
+            if number >= self._end:
                 return
-            epoch, part = divmod(number, self.source.num_items)
+            epoch, part = divmod(number, self._num_items)
             yield self._unit(part, epoch, begun)
 
 
@@ -246,18 +331,20 @@ class PackedStream(PartStream):
     part in all epochs, of the sample in the part, and of the piece in the sample.
     """
 
-    _scale = TOKENS
+    _scale, _labels_all = TOKENS, False
+    makes_blocks = False
 
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
         super().__init__(source, start)
         self.source = replace(source, dataset=source.dataset.without_process_fn())
         self._pack = source.dataset.process_fn.pack
 
-    def __iter__(self) -> Iterator[Sample]:
-        key, head, dataset = self.source.key, self._head, self.source.dataset
+    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
+        """Yield the sequences of the worker slot, each with the entries that it changed."""
+        key, dataset = self.source.key, self.source.dataset
         self._fed: deque[tuple[int, int]] = deque()
         self._labels_now: Sample = {}
-        finished, start, skipped, *pieces = self.changed[key]
+        finished, start, skipped, *pieces = self._cursor
         self._next = finished, start
         self._num_idle = num_before = 0
         held = list(self._reread(pieces))
@@ -274,10 +361,9 @@ class PackedStream(PartStream):
             sample.update(self._labels_now)
             left = ((*place, number) for place, number in made.held)
             cursor = finished, row * TOKENS + made.num_tokens, dataset.num_skipped - other, *left
-            self.changed = changed = {key: cursor}
-            sample["__state__"] = head, changed, None
-            yield sample
-        self.changed = {key: (*self._next, dataset.num_skipped - other)}
+            self._cursor = cursor
+            yield sample, (None, key, cursor)
+        self._cursor = *self._next, dataset.num_skipped - other
 
     def _feed(self) -> Iterator[PackedText]:
         """Yield the texts of all parts, each with its tokens in delivered sequences."""
@@ -337,7 +423,7 @@ class UrlStream(_ReadStream):
         labels = self._labels(seed, epoch)
         read = self.source.labelled(labels).read_url
         samples = shuffle_like_cogdata(read(url), dataset.shuffle_buffer, seed=seed)
-        return _Item(url, samples, labels, num_items, start)
+        return _Item(url, _label(samples, labels, self.source.name), labels, num_items, start)
 
 
 def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:
@@ -361,9 +447,10 @@ def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:
 class ItemStream(SourceStream):
     """Items of a map-style dataset, in an order that is known without reading."""
 
-    def __iter__(self) -> Iterator[Sample]:
+    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
+        """Yield the items of the worker slot, each with the entries that it changed."""
         key, by_position = self.source.key, self.source.order == "cogdata_block2m"
-        finished, _, skipped = self.changed[key]
+        finished, _, skipped = self._cursor
         for epoch, positions, indices in self._blocks(finished):
             seed = self.source.seed + (SEED_STEP * epoch if by_position else 0)
             labels = self._labels(seed, epoch)
@@ -373,9 +460,8 @@ class ItemStream(SourceStream):
                 sample = {**item, **labels} if isinstance(item, dict) else {"data": item, **labels}
                 sample["__index__"] = index
                 finished += 1
-                self.changed = {key: (finished, 0, skipped)}
-                sample["__state__"] = self._head, self.changed, None
-                yield sample
+                self._cursor = finished, 0, skipped
+                yield sample, (None, key, self._cursor)
 
     def _blocks(self, start: int) -> Iterator[tuple[int, list[int], list[int]]]:
         """Yield epochs, with positions and indices of the next items of the worker slot in them."""
@@ -407,25 +493,20 @@ class GrownStream:
     """A source to which files were added: its views one after the other, oldest first."""
 
     def __init__(self, views: Sequence[SourceStream]) -> None:
-        self._views, self._current = views, views[0]
-
-    @property
-    def changed(self) -> Entries:
-        """The entries that the last sample changed."""
-        return self._current.changed
+        self._views = views
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
         return {key: value for view in self._views for key, value in view.entries().items()}
 
-    def __iter__(self) -> Iterator[Sample]:
+    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
+        """Yield the samples of the worker slot, each with the entries that it changed."""
         ended: Entries = {}
         for view in self._views:
-            self._current, samples = view, iter(view)
-            for sample in islice(samples, 1):
-                view.changed.update(ended)
-                yield sample
-            yield from samples
+            pairs = view.pairs()
+            for sample, (_, key, cursor) in islice(pairs, 1):
+                yield sample, (write_changes(ended), key, cursor)
+            yield from pairs
             ended |= view.entries()
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from zindex.datasets.utils import is_distributed
 from zindex.errors import StateMismatchError, StoreError
-from zindex.loading.data_parallel import gather_objects
 from zindex.loading.percent_board import Change
+from zindex.samples.collectives import gather_objects
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
 from zindex.streaming import worker_slots
@@ -89,7 +89,7 @@ def _unite(sample_states: Iterable[Any]) -> State:
             head = None
             state.update(found)
             continue
-        of, changed, begin = found
+        of, begin, changed = worker_slots.read_state(found)
         if begin or of != head:
             _add(state, head, entries)
             head, entries = of, {}
@@ -114,7 +114,8 @@ def _add(state: State, head: Any, entries: worker_slots.Entries) -> None:
 def slot_state(start: worker_slots.StreamStart, entries: worker_slots.Entries) -> State:
     """Return the state of one worker slot, from which a loader worker of its number resumes."""
     slot = start.slot
-    state = {"origin": start.origin.to_json(), **_unite([(start.head, entries, None)])}
+    states = [(start.head, None, None, key, value) for key, value in entries.items()]
+    state = {"origin": start.origin.to_json(), **_unite(states)}
     # The slot that was last in turn is the last one, so that workers keep their slots.
     last = [(slot.slot - slot.worker - 1) % slot.num_slots, slot.num_slots]
     return state | {f"turn @{slot.rank}/{slot.num_ranks}": [start.origin.id, last]}

@@ -44,9 +44,51 @@ class Head(tuple[str, int, int, int, int]):
     __slots__ = ()
 
 
-#: Worker slot of a sample, the entries that the sample changed, and for the first sample of a slot
-#: the state that the slot resumed from.
-SampleState = tuple[Head, Entries, dict[str, Any] | None]
+#: Entries that a sample changed: those of inner streams, and the name and value of one more.
+Changes = tuple[Any, str, Any]
+#: Worker slot of a sample, for the first one of a slot the state that it resumed from, and the
+#: `Changes`. Or, which is made faster, the `run_head` of a run of samples and the sample's number.
+SampleState = tuple[Head, dict[str, Any] | None, Any, str, Any] | tuple[Head, int]
+
+
+def run_head(head: Head, key: str, cursor: Cursor, mix_key: str, num_picks: int) -> Head:
+    """Return what adjacent samples of one source share: their worker slot, and the entries before.
+
+    Sample ``n`` of them, from 1 on, has advanced both entries by ``n``.
+    """
+    return Head((*head, key, *cursor, mix_key, num_picks))
+
+
+def read_state(state: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any] | None, Entries]:
+    """Return the worker slot of a sample, what it resumed from, and the entries that it changed.
+
+    Examples
+    --------
+    >>> read_state((("id", 0, 1, 0, 1), None, (None, "leaf a", (0, 1, 0)), "mix /", 1))
+    (('id', 0, 1, 0, 1), None, {'mix /': 1, 'leaf a': (0, 1, 0)})
+    >>> read_state((("id", 0, 1, 0, 1, "leaf a", 0, 5, 0, "mix /", 7), 2))
+    (('id', 0, 1, 0, 1), None, {'leaf a': (0, 7, 0), 'mix /': 9})
+    """
+    entries: Entries = {}
+    if len(state) == 2:
+        run, number = state
+        key, finished, delivered, damaged, mix_key, num_picks = run[5:]
+        entries[key] = finished, delivered + number, damaged
+        entries[mix_key] = num_picks + number
+        return run[:5], None, entries
+    head, begin, *changes = state
+    while changes is not None:
+        changes, key, value = changes
+        entries[key] = value
+    return head, begin, entries
+
+
+def write_changes(entries: Entries) -> Any:
+    """Return entries as `Changes`; None without any."""
+    changes: Changes | None = None
+    for key, value in entries.items():
+        changes = changes, key, value
+    return changes
 
 
 @dataclass(frozen=True)

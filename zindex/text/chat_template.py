@@ -6,11 +6,11 @@ private attributes. `zindex.text.template_limits` bounds their time and memory.
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zindex.errors import ConfigError, SourceError
 from zindex.io.files import read_text
@@ -18,6 +18,7 @@ from zindex.lazy import need
 from zindex.text.token_spans import Span
 from zindex.text.tokenizer_settings import DEFAULT, TokenizerSettings
 
+T = TypeVar("T")
 Message = Mapping[str, Any]
 
 #: Built in: every message between ``<|im_start|>`` and ``<|im_end|>``.
@@ -164,14 +165,25 @@ class ChatTemplate:
         SourceError, ConfigError
             As ``render``; also if the template modifies rendered blocks.
         """
+        from zindex.text.generation_tag import MARKS, Mark, find_blocks
+
+        if self._writes_directly:
+            start, stop = Mark(), Mark()
+            values = self._values(
+                messages, tools, False, variables, dict(zip(MARKS, (start, stop), strict=True))
+            )
+            text, written = self._run(self._list_pieces, values)
+            found = find_blocks(written, start, stop)
+            if found is not None:
+                _check_calls(text, messages)
+                return text, found
         text = self.render(messages, tools=tools, variables=variables)
-        start, stop = unused_characters(text)
-        names = self._template.environment.zindex_mark_names
-        marks = dict(zip(names, (start, stop), strict=True))
+        first, last = unused_characters(text)
+        marks = dict(zip(MARKS, (first, last), strict=True))
         marked = self._render(self._template, messages, tools, False, variables, marks)
         pieces, spans, place = [], list[tuple[int, int]](), 0
-        for number, piece in enumerate(marked.split(start)):
-            inside, _, outside = piece.partition(stop) if number else ("", "", piece)
+        for number, piece in enumerate(marked.split(first)):
+            inside, _, outside = piece.partition(last) if number else ("", "", piece)
             if number:
                 spans.append((place, place + len(inside)))
             pieces += [inside, outside]
@@ -227,6 +239,13 @@ class ChatTemplate:
         return text, spans
 
     @cached_property
+    def _writes_directly(self) -> bool:
+        """Whether one rendering shows where the generation blocks are."""
+        from zindex.text.generation_tag import writes_directly
+
+        return writes_directly(self._template.environment.parse(self.text))
+
+    @cached_property
     def _marked(self) -> Any:
         """The template with marks in its loops."""
         from zindex.text.message_spans import LoopMarker
@@ -244,15 +263,40 @@ class ChatTemplate:
         marks: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the rendered text of a conversation."""
+        given = messages, tools, add_generation_prompt, variables, marks
+        text = str(self._run(template.render, self._values(*given)))
+        _check_calls(text, messages)
+        return text
+
+    def _values(
+        self,
+        messages: Sequence[Message],
+        tools: Any,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any] | None,
+        marks: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Return all variables of the template."""
+        return {
+            **{"tools": tools, "documents": None, **self.special_tokens, **self.variables},
+            **(variables or {}),
+            **{"messages": messages, "add_generation_prompt": add_generation_prompt},
+            **(marks or {}),
+        }
+
+    def _list_pieces(self, values: Mapping[str, Any]) -> tuple[str, list[str]]:
+        """Return the text of a conversation, and the pieces that the template writes."""
+        pieces = list(self._template.generate(values))
+        return self._template.environment.concat(pieces), pieces
+
+    def _run(self, render: Callable[[Mapping[str, Any]], T], values: Mapping[str, Any]) -> T:
+        """Return what a function makes of the variables of a conversation; errors of `render`."""
         import jinja2
 
         from zindex.text.template_limits import within_limits
 
-        values = {"tools": tools, "documents": None, **self.special_tokens, **self.variables}
-        values |= {**(variables or {}), "messages": messages, **(marks or {})}
-        values["add_generation_prompt"] = add_generation_prompt
         try:
-            text = str(within_limits(template.render, values))
+            return within_limits(render, values)
         except ConfigError:
             raise
         except jinja2.exceptions.SecurityError as error:
@@ -267,9 +311,7 @@ class ChatTemplate:
                     "date='YYYY-MM-DD' (--date YYYY-MM-DD), so that the same texts give the same "
                     "tokens"
                 ) from error
-            raise SourceError(_explain(error, messages)) from error
-        _check_calls(text, messages)
-        return text
+            raise SourceError(_explain(error, values["messages"])) from error
 
 
 def unused_characters(text: str) -> tuple[str, str]:
@@ -281,7 +323,9 @@ def unused_characters(text: str) -> tuple[str, str]:
 def _check_calls(text: str, messages: Sequence[Message]) -> None:
     """Raise if a text lacks the tool calls, which the model would then never learn."""
     for number, message in enumerate(messages, 1):
-        calls = message.get("tool_calls")
+        if "tool_calls" not in message:
+            continue
+        calls = message["tool_calls"]
         for call in calls if isinstance(calls, list) else ():
             function = call.get("function", call) if isinstance(call, dict) else None
             name = function.get("name") if isinstance(function, dict) else None
@@ -379,13 +423,15 @@ def _compile(text: str, date: str | None) -> Any:
     try:
         if len(text) > _MAX_TEXT_LENGTH:
             raise jinja2.TemplateError(f"it has more than {_MAX_TEXT_LENGTH:,} characters")
-        return within_limits(environment.from_string, text)
+        template = within_limits(environment.from_string, text)
     except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
         raise ConfigError(
             f"a chat template must be one of Jinja, this one is not: {error}{where}; mend it"
         ) from error
+    template.globals = dict(template.globals)  # each rendering copies them
+    return template
 
 
 def _parse_date(date: str) -> datetime.datetime:

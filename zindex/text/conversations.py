@@ -303,11 +303,12 @@ class ConversationParser:
         read = self._read_fields.get(parts)
         if read is None:
             known = [x for x in parts if x != "images" or self.keeps_images]
-            read = {field for name in known for field in self._fields(name)}
+            read = {"__key__", "__url__", *(x for name in known for x in self._fields(name))}
             self._read_fields[parts] = read
+        items = () if record.keys() <= read else record.items()
         return [
             name
-            for name, value in record.items()
+            for name, value in items
             if name not in read and not name.startswith("__") and value not in (None, "", [], {})
         ]
 

@@ -34,7 +34,7 @@ class _TriedTexts(dict[Hashable, Any]):
 
 
 class EncodedFiles(WrappedFiles):
-    """Base of sources that encode texts; a subclass defines ``_draft`` and ``_encode``.
+    """Base of sources that encode texts; a subclass defines ``_draft``, ``_encode``, ``_finish``.
 
     Parameters
     ----------
@@ -87,7 +87,8 @@ class EncodedFiles(WrappedFiles):
     def convert(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Yield the records of samples, in order.
 
-        A thread encodes each batch while the next one is drafted, as tokenizers release the GIL.
+        A thread encodes each batch while the one before is finished and the next one is drafted,
+        as tokenizers release the GIL.
 
         Raises
         ------
@@ -97,7 +98,7 @@ class EncodedFiles(WrappedFiles):
             If an id does not fit the dtype.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="zindex-encode") as thread:
-            encoded: Future[list[Sample]] | None = None
+            encoded: tuple[Sequence[Any], Future[Any]] | None = None
             batches = self._draft_batches(samples)
             while True:
                 batch, damage = None, None
@@ -106,17 +107,15 @@ class EncodedFiles(WrappedFiles):
                 except SourceError as error:
                     damage = error  # raised after the records before it, or their error
                 before = encoded
-                encoded = None if batch is None else thread.submit(self._encode_all, batch)
+                encoded = None
+                if batch is not None:
+                    encoded = batch, thread.submit(self._encode, batch)
                 if before is not None:
-                    yield from before.result()
+                    yield from list(self._finish(before[0], before[1].result()))
                 if damage is not None:
                     raise damage
                 if batch is None:
                     return
-
-    def _encode_all(self, batch: Sequence[Any]) -> list[Sample]:
-        """Return the records of drafts."""
-        return list(self._encode(batch))
 
     def _draft_batches(self, samples: Iterable[Sample]) -> Iterator[Sequence[Any]]:
         """Yield the drafts of samples in batches; see `convert`."""
@@ -172,11 +171,15 @@ class EncodedFiles(WrappedFiles):
         return [known[number] for number in range(len(keys))]
 
     def _draft(self, sample: Sample) -> tuple[Any, Sequence[str]]:
-        """Return a sample's input of `_encode`, and its texts; SourceError if it is damaged."""
+        """Return a sample's draft, and its texts; SourceError if it is damaged."""
         raise NotImplementedError
 
-    def _encode(self, batch: Sequence[Any]) -> Iterator[Sample]:
-        """Yield the records of drafts, whose texts are encoded together."""
+    def _encode(self, batch: Sequence[Any]) -> Any:
+        """Return the ids of the texts of drafts, encoded together."""
+        raise NotImplementedError
+
+    def _finish(self, batch: Sequence[Any], encoded: Any) -> Iterator[Sample]:
+        """Yield the records of drafts, given what ``_encode`` returned."""
         raise NotImplementedError
 
 

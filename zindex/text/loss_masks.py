@@ -1,9 +1,9 @@
 """Find the characters of a conversation's text that are trained."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from zindex.errors import ConfigError, SourceError, check_choice
 from zindex.text.chat_template import ChatTemplate, unused_characters
@@ -15,8 +15,7 @@ Turns = Literal["all", "last"]
 _ASSISTANT = "assistant"
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedText:
+class MaskedText(NamedTuple):
     """A text, some characters of which are targets of the loss."""
 
     text: str
@@ -137,15 +136,23 @@ class DialogueCutter:
             place = stop
         return MaskedText(text, tuple(span for span in spans if span[0] < span[1]))
 
-    def cut_answer(self, dialogue: Dialogue) -> tuple[str, MaskedText]:
+    def cut_answer(self, dialogue: Dialogue, prompt: str | None = None) -> tuple[str, MaskedText]:
         """Return the prompt's text, and the answer up to its last word.
+
+        Parameters
+        ----------
+        dialogue
+            The conversation.
+        prompt
+            The text of its prompt, if it is known.
 
         Raises
         ------
         SourceError
             As ``cut``; also if the text of the conversation does not start with that of its prompt.
         """
-        prompt, whole = self.prompt(dialogue), self.cut(dialogue)
+        prompt = self.prompt(dialogue) if prompt is None else prompt
+        whole = self.cut(dialogue)
         if not whole.text.startswith(prompt):
             raise SourceError(
                 "the text of a dialogue must begin with that of its prompt, with this chat "

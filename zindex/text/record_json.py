@@ -8,8 +8,12 @@ from zindex.errors import SourceError
 
 # Names of a message's thoughts; templates read either of the first two.
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+# Keys of messages that have one form.
+_PLAIN = frozenset(("role", "from", "content", "value"))
 # Fields with lists of messages.
 _MESSAGES = ("messages", "conversations", "prompt", "chosen", "rejected", "completion")
+# Fields that may be JSON texts, or have some within them.
+_JSON_FIELDS = frozenset(("tools", "chat_template_kwargs", *_MESSAGES))
 
 
 def read_keys(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,6 +31,8 @@ def read_keys(message: Mapping[str, Any]) -> dict[str, Any]:
     -----
     Source: ``apply_chat_template`` of transformers, for the nulls and the thoughts.
     """
+    if message.keys() <= _PLAIN and None not in message.values():
+        return dict(message)
     rest = {name: value for name, value in message.items() if value is not None}
     thoughts = next((rest[name] for name in _THOUGHTS if name in rest), None)
     if thoughts is not None:
@@ -73,6 +79,8 @@ def parse_json(value: Any, what: str, kind: type) -> Any:
 
 def find_json_texts(record: Mapping[str, Any]) -> list[str]:
     """Return which parts of a record are JSON texts that the parser decodes."""
+    if record.keys().isdisjoint(_JSON_FIELDS):
+        return []
     tools = record.get("tools")
     listed = tools if isinstance(tools, list) else [tools]
     found = ["tools"] if any(isinstance(tool, str) and tool for tool in listed) else []
@@ -80,8 +88,9 @@ def find_json_texts(record: Mapping[str, Any]) -> list[str]:
         found.append("chat_template_kwargs")
     for field in _MESSAGES:
         value = record.get(field)
-        for message in value if isinstance(value, list) else ():
-            calls = message.get("tool_calls") if isinstance(message, dict) else None
+        messages = value if isinstance(value, list) else ()
+        for message in [x for x in messages if isinstance(x, dict) and "tool_calls" in x]:
+            calls = message["tool_calls"]
             for call in calls if isinstance(calls, list) else ():
                 function = call.get("function", call) if isinstance(call, dict) else None
                 if isinstance(function, dict) and isinstance(function.get("arguments"), str):

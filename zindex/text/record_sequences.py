@@ -1,9 +1,8 @@
 """Read JSON objects into the sequences and values of which records are made."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError, SourceError, shorten
@@ -20,8 +19,7 @@ from zindex.text.token_settings import UNKNOWN_ID, TokenSettings
 Sample = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TextSequence:
+class TextSequence(NamedTuple):
     """One sequence before it is tokenised."""
 
     parts: Sequence[MaskedText]
@@ -107,12 +105,12 @@ class SequenceReader:
             If it is a conversation and there is no chat template, or a document without an end.
         """
         sequences = self._cut(sample)
-        values = self._read_values(sample)
+        values = self._read_values(sample) if self.recipe.values else {}
         marks = sequences[-1].marks
         if marks is not None:
             keys = [key for key, field in self.recipe.values.items() if is_each(field)]
             marks = _find_marks(values, keys, len(marks))
-            sequences[-1] = replace(sequences[-1], marks=marks)
+            sequences[-1] = sequences[-1]._replace(marks=marks)
         return sequences, values
 
     def find_unread(self, sample: Sample) -> list[str]:
@@ -130,8 +128,15 @@ class SequenceReader:
             )
         return {name: sample[name] for name in names}
 
-    def cut_dialogue(self, dialogue: Dialogue) -> list[MaskedText]:
+    def cut_dialogue(self, dialogue: Dialogue, prompt: str | None = None) -> list[MaskedText]:
         """Return the parts of a conversation that are encoded separately.
+
+        Parameters
+        ----------
+        dialogue
+            The conversation.
+        prompt
+            The text of its prompt, if it is known.
 
         Raises
         ------
@@ -145,7 +150,7 @@ class SequenceReader:
             return [cutter.cut(dialogue)]
         if not recipe.answers or recipe.is_steps:
             return [MaskedText(cutter.prompt(dialogue))]
-        prompt, answer = cutter.cut_answer(dialogue)
+        prompt, answer = cutter.cut_answer(dialogue, prompt)
         return [MaskedText(prompt), answer]
 
     def read_dialogues(self, sample: Sample) -> Sequence[Dialogue]:
@@ -190,25 +195,29 @@ class SequenceReader:
         media = find_media(dialogue.messages, sample)
         counts = [self._media.count(item.height, item.width) for item in media]
         masked = expand(masked, self._media.placeholder, counts)
-        return [replace(self._sequence([masked], dialogue), media=media, counts=counts)]
+        return [self._sequence([masked], dialogue)._replace(media=media, counts=counts)]
 
     def _has_ids(self, sample: Sample) -> bool:
         """Return whether a JSON object has token ids instead of texts."""
-        names = self.recipe.answers if self.recipe.takes_ids else ()
-        return any(self.parser.read_value(sample, f"{name}_ids") is not None for name in names)
+        if not self.recipe.takes_ids:
+            return False
+        names = [f"{name}_ids" for name in self.recipe.answers]
+        return any(self.parser.read_value(sample, name) is not None for name in names)
 
     def _cut_answers(self, sample: Sample) -> list[TextSequence]:
         """Return the prompt that conversations share, and the answer of each."""
-        dialogues = self.read_dialogues(sample)
-        parts = [self.cut_dialogue(item) for item in dialogues]
-        sequences = [TextSequence(parts[0][:1], self._ends()[0])]
-        if self.recipe.is_steps:
-            return [*sequences, self._cut_steps(sample)]
-        for (_, *answer), dialogue in zip(parts, dialogues, strict=True):
+        prompt: MaskedText | None = None
+        sequences = list[TextSequence]()
+        for dialogue in self.read_dialogues(sample):
+            known = None if prompt is None else prompt.text
+            prompt, *answer = self.cut_dialogue(dialogue, known)
             if answer:
                 found = self._sequence(answer, dialogue)
-                sequences.append(replace(found, begin_id=None, is_answer=True))
-        return sequences
+                sequences.append(found._replace(begin_id=None, is_answer=True))
+        assert prompt is not None
+        if self.recipe.is_steps:
+            sequences = [self._cut_steps(sample)]
+        return [TextSequence([prompt], self._ends()[0]), *sequences]
 
     def _cut_steps(self, sample: Sample) -> TextSequence:
         """Return the steps of an answer, each a text of its own."""
@@ -281,8 +290,9 @@ class SequenceReader:
 
     def _sequence(self, parts: Sequence[MaskedText], dialogue: Dialogue) -> TextSequence:
         """Return a conversation as a sequence."""
-        trains_end = self._need_cutter().trains_end(dialogue)
-        return TextSequence(parts, *self._ends(), trains_end=trains_end)
+        begin_id, end_id = self._ends()
+        trains_end = end_id is None or self._need_cutter().trains_end(dialogue)
+        return TextSequence(parts, begin_id, end_id, trains_end=trains_end)
 
     def _need_cutter(self) -> DialogueCutter:
         """Return the cutter of conversations; an error if there is no chat template."""
@@ -304,8 +314,8 @@ class SequenceReader:
         """Return the ids around documents."""
         if self.settings.end_id == UNKNOWN_ID:
             raise ConfigError(
-                "append_eod (--append-eod) needs an end of documents, and the tokenizer names no "
-                "eos_token; give the id or the text of one, or False (none) to do without"
+                "append_eod (--append-eod) needs the eos_token of the tokenizer, which names none; "
+                "give the id or the text of a token, or False (none) to do without"
             )
         return self.settings.begin_id, self.settings.end_id
 

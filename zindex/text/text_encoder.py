@@ -3,18 +3,17 @@
 import hashlib
 import inspect
 import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, chain, islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from itertools import accumulate, chain, islice, pairwise, repeat
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError
 from zindex.io.local import local_path
+from zindex.io.request_threads import DaemonPool
 from zindex.text import tokenizer_settings
 from zindex.text.token_spans import Span, find_overlap, find_starts
 from zindex.text.tokenizers.base import find_token
@@ -46,12 +45,8 @@ _FIND_NAMES = ("token_to_id", "convert_tokens_to_ids")
 _LEAD = "\ue000"
 
 
-class _Item(NamedTuple):
-    """A text to encode: its number, and how many characters are before it."""
-
-    number: int
-    text: str
-    moved: int = 0
+# A text to encode: its number, and how many characters were put before it.
+_Item = tuple[int, str, int]
 
 
 class TextEncoder:
@@ -137,14 +132,11 @@ class TextEncoder:
         # Native code cannot be interrupted, but it releases the GIL.
         nbytes = sum(map(len, texts))
         seconds = MAX_SECONDS + nbytes / _MIN_BANDWIDTH
-        answer: Future[T] = Future()
         cause: BaseException
         try:
             if nbytes < _MIN_WATCHED:
                 return encode()
-            work = partial(_answer, answer, encode)
-            threading.Thread(target=work, name="zindex-tokenizer", daemon=True).start()
-            return answer.result(seconds)
+            return _pool.submit(encode).result(seconds)
         except TimeoutError as error:
             reason, cause = f"within {seconds:.0f} s, a pattern of it backtracks", error
         except BaseException as error:
@@ -171,11 +163,8 @@ class TextEncoder:
             found = [encode(text, **plain) for text in texts]
         lists = [getattr(ids, "ids", ids) for ids in found]
         if hasattr(tokenizer, "encode_batch_fast") and all(type(ids) is list for ids in lists):
-            # Lists of whole numbers, of which one array is made in a fifth of the time.
-            lengths = list(map(len, lists))
-            flat = np.fromiter(chain.from_iterable(lists), np.int64, sum(lengths))
-            stops = accumulate(lengths)
-            return [flat[b - size : b] for b, size in zip(stops, lengths, strict=True)]
+            flat, bounds = _join_lists(lists)
+            return [flat[start:stop] for start, stop in bounds]
         return [self._take_ids(ids) for ids in lists]
 
     def encode_parts(self, texts: Sequence[str], within: Sequence[bool]) -> list[Int64Array]:
@@ -198,7 +187,7 @@ class TextEncoder:
 
     def _encode_items(self, items: Sequence[_Item]) -> list[Int64Array]:
         """Return the ids of texts."""
-        return self.encode([item.text for item in items], special_tokens=False)
+        return self.encode([text for _, text, _ in items], special_tokens=False)
 
     def _encode_parts(
         self,
@@ -208,11 +197,11 @@ class TextEncoder:
     ) -> list[Int64Array]:
         """Return what a function gives for parts: their ids, or columns that begin with them."""
         lead = self._lead
-        items = [_Item(number, text) for number, text in enumerate(texts)]
+        items = [*zip(range(len(texts)), texts, repeat(0))]
         if lead is None:
             return encode(items)
         marked = [
-            _Item(item.number, _LEAD + item.text, len(_LEAD)) if inside else item
+            (item[0], _LEAD + item[1], len(_LEAD)) if inside else item
             for item, inside in zip(items, within, strict=True)
         ]
         found = encode(marked)
@@ -273,7 +262,7 @@ class TextEncoder:
     def _has_offsets(self) -> bool:
         """Whether the tokenizer tells where its tokens are in a text."""
         try:
-            self._encode_masks([_Item(0, "a")], [[(0, 1)]])
+            self._encode_masks([(0, "a", 0)], [[(0, 1)]])
         except (AttributeError, NotImplementedError):
             return False
         return True
@@ -282,21 +271,29 @@ class TextEncoder:
         self, items: Sequence[_Item], spans: Sequence[Sequence[Span]]
     ) -> list[Int64Array]:
         """Return the tokens of texts: shape (tokens, 2), each with its id, and 1 if in a span."""
-        texts = [item.text for item in items]
+        texts = [text for _, text, _ in items]
         inside = [
-            [(x + item.moved, y + item.moved) for x, y in spans[item.number]] for item in items
+            [(x + moved, y + moved) for x, y in spans[number]] if moved else spans[number]
+            for number, _, moved in items
         ]
         rust = getattr(self.tokenizer, "tokenizer", self.tokenizer)
         if hasattr(rust, "encode_batch_fast"):
             encode = partial(rust.encode_batch, texts, add_special_tokens=False)
             found = self._within_limits(texts, encode)
-            masks = map(find_overlap, found, map(len, texts), inside)
-            return [_pair(self._take_ids(x.ids), y) for x, y in zip(found, masks, strict=True)]
+            flat, bounds = _join_lists([encoding.ids for encoding in found])
+            both = np.zeros((len(flat), 2), np.int64)
+            both[:, 0] = flat
+            pairs = [both[start:stop] for start, stop in bounds]
+            for pair, encoding, text, own in zip(pairs, found, texts, inside, strict=True):
+                for start, stop in find_overlap(encoding, len(text), own):
+                    pair[start:stop, 1] = 1
+            return pairs
         columns = []
         encoded = self.encode(texts, special_tokens=False)
         for text, ids, own in zip(texts, encoded, inside, strict=True):
             starts = self.tokenizer.offsets(ids.tolist(), text)
-            columns.append(_pair(ids, find_starts(starts, len(text), own)))
+            mask = find_starts(starts, len(text), own)
+            columns.append(np.stack((ids, mask.astype(np.int64)), 1))
         return columns
 
     @cached_property
@@ -370,8 +367,8 @@ class TextEncoder:
             token = self.settings().special_tokens.get("bos_token", "")
             if not token:
                 raise ConfigError(
-                    f"{what} needs a beginning of documents, the tokenizer names no bos_token; "
-                    "give the id or the text itself"
+                    f"{what} needs the bos_token of the tokenizer, which names none; give the id "
+                    "or the text of a token"
                 )
         return self.find_id(token, what)
 
@@ -411,12 +408,12 @@ class TextEncoder:
             ids = (find(token) for find in methods if find is not None)
         found = next((number for number in ids if number is not None), None)
         if found is None:
-            sought = "an end of documents" if token is True else f"the token {token!r}"
+            sought = "a named end-of-text token" if token is True else f"the token {token!r}"
             kind = type(self.tokenizer).__name__
             owner: Any = self.path or getattr(self.tokenizer, "path", None) or kind
             raise ConfigError(
-                f"{what} needs {sought}, which {owner} does not name; give a token's text or id, "
-                "or False (none) to do without"
+                f"{what} needs {sought}, {owner} has none; give the text or id of a token, such as "
+                "'<|endoftext|>', or False (none) to do without"
             )
         return int(found)
 
@@ -439,9 +436,10 @@ class TextEncoder:
         return self.tokenizer.id_to_token(int(number)) is not None
 
 
-def _pair(ids: Int64Array, mask: BoolArray) -> Int64Array:
-    """Return ids and mask as two columns."""
-    return np.stack((ids, mask.astype(np.int64)), 1)
+def _join_lists(lists: Sequence[list[int]]) -> tuple[Int64Array, Iterable[Span]]:
+    """Return lists of ids as one array, in a fifth of the time of one each, and their bounds."""
+    flat = np.fromiter(chain.from_iterable(lists), np.int64, sum(map(len, lists)))
+    return flat, pairwise(accumulate(map(len, lists), initial=0))
 
 
 def _ids_of(found: Int64Array) -> Int64Array:
@@ -449,12 +447,17 @@ def _ids_of(found: Int64Array) -> Int64Array:
     return found if found.ndim == 1 else found[:, 0]
 
 
-def _answer(answer: Future[T], function: Callable[[], T]) -> None:
-    """Set the result of a function."""
-    try:
-        answer.set_result(function())
-    except BaseException as error:
-        answer.set_exception(error)
+# A thread is used again, as its memory is: in a new one, each page would be mapped again.
+_pool = DaemonPool(name="zindex-tokenizer")
+
+
+def _renew() -> None:
+    """Reset in a forked child, which has no such threads."""
+    global _pool
+    _pool = DaemonPool(name="zindex-tokenizer")
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ class TokenRecords(EncodedFiles):
         # the copies of other threads share it.
         self._notes: Mapping[str, int] = {}
         self._no_ids = np.zeros(0, settings.token_dtype)
-        self._own_ids: dict[int, AnyArray] = {}
+        self._own_ids: dict[tuple[int, bool], Encoded] = {}
         self.media = media
         self._media_id: int | None = None
         if media is not None:
@@ -182,15 +182,16 @@ class TokenRecords(EncodedFiles):
         texts = [part.text for sequence in sequences for part in sequence.parts]
         return (sample, sequences, values), texts
 
-    def _encode(self, batch: Sequence[_Draft]) -> Iterator[Sample]:
+    def _encode(self, batch: Sequence[_Draft]) -> dict[_Key, Encoded]:
         # Equal parts are tokenised once.
-        keys = [[sequence.keys for sequence in sequences] for _, sequences, _ in batch]
-        unique = dict.fromkeys(key for own in keys for found in own for key in found)
-        parts = self._encode_parts(list(unique), batch)
+        keys = (sequence.keys for _, sequences, _ in batch for sequence in sequences)
+        return self._encode_parts([*dict.fromkeys(chain.from_iterable(keys))], batch)
+
+    def _finish(self, batch: Sequence[_Draft], encoded: Mapping[_Key, Encoded]) -> Iterator[Sample]:
+        found = self._join_all([x for _, sequences, _ in batch for x in sequences], encoded)
         is_limited = self.report is not None or bool(self.settings.limits.limits)
-        for (sample, sequences, values), own in zip(batch, keys, strict=True):
-            pieces = [[parts[key] for key in found] for found in own]
-            whole = [*map(self._join, sequences, pieces)]
+        for sample, sequences, values in batch:
+            whole = [*islice(found, len(sequences))]
             cut = self._cut_lengths(sample, [len(ids) for ids, _ in whole]) if is_limited else None
             if cut is not None and cut.lost and self.settings.limits.on_long == "drop":
                 self.num_dropped += 1
@@ -298,37 +299,46 @@ class TokenRecords(EncodedFiles):
             raise SourceError(f"{error}, in {locate(sample)}") from None
         return cut
 
-    def _join(self, sequence: TextSequence, parts: Sequence[Encoded]) -> Encoded:
-        """Return a whole sequence."""
-        if sequence.given is not None:
-            return Encoded(sequence.given, np.full(len(sequence.given), sequence.is_answer))
-        found = list(parts)
-        if sequence.marks is not None:
-            return self._join_steps(found, sequence.marks)
-        if sequence.begin_id is not None:
-            found.insert(0, Encoded(self._fit_id(sequence.begin_id), np.zeros(1, np.bool_)))
-        if sequence.end_id is not None:
-            trained = np.full(1, sequence.trains_end)
-            found.append(Encoded(self._fit_id(sequence.end_id), trained))
-        if len(found) == 1:
-            return found[0]
-        ids = np.concatenate([ids for ids, _ in found] or [self._no_ids])
-        if not self.recipe.has_masks or not found:
-            return Encoded(ids, _NO_MASK)
-        return Encoded(ids, np.concatenate([mask for _, mask in found]))
+    def _join_all(
+        self, sequences: Sequence[TextSequence], parts: Mapping[_Key, Encoded]
+    ) -> Iterator[Encoded]:
+        """Yield whole sequences of a batch, given their parts."""
+        keys = [sequence.keys for sequence in sequences]
+        pieces, counts = list[Encoded](), list[int]()
+        for sequence, own in zip(sequences, keys, strict=True):
+            count = len(pieces)
+            if sequence.begin_id is not None:
+                pieces.append(self._one(sequence.begin_id, False))
+            pieces += [parts[key] for key in own]
+            if sequence.end_id is not None:
+                pieces.append(self._one(sequence.end_id, sequence.trains_end))
+            counts.append(sum([len(piece.ids) for piece in pieces[count:]]))
+        ids = np.concatenate([self._no_ids, *(piece.ids for piece in pieces)])
+        masks = np.concatenate([_NO_MASK, *(piece.mask for piece in pieces)])
+        bounds = pairwise(accumulate(counts, initial=0))
+        for sequence, own, (start, stop) in zip(sequences, keys, bounds, strict=True):
+            found = Encoded(ids[start:stop], masks[start:stop])
+            if sequence.given is not None:
+                found = Encoded(sequence.given, np.full(len(sequence.given), sequence.is_answer))
+            elif sequence.marks is not None:
+                found = self._mark_steps(found.ids, [parts[key] for key in own], sequence.marks)
+            yield found
 
-    def _join_steps(self, parts: Sequence[Encoded], marks: Sequence[bool]) -> Encoded:
+    def _mark_steps(
+        self, ids: AnyArray, parts: Sequence[Encoded], marks: Sequence[bool]
+    ) -> Encoded:
         """Return an answer of steps; its mask marks the last token of each."""
-        ids = np.concatenate([self._no_ids, *(part.ids for part in parts)])
         mask = np.zeros(len(ids), np.bool_)
         stops = np.cumsum([len(part.ids) for part in parts], dtype=np.int64)
         each = len(parts) // max(1, len(marks))  # a step alone, or with its separator
         mask[stops[each - 1 :: each] - 1] = marks
         return Encoded(ids, mask)
 
-    def _fit_id(self, number: int) -> AnyArray:
-        """Return the id of a begin or an end as an array."""
-        if number not in self._own_ids:
-            ids = np.array([number], np.int64)
-            self._own_ids[number] = fit_ids(ids, self.settings.token_dtype)
-        return self._own_ids[number]
+    def _one(self, number: int, is_trained: bool) -> Encoded:
+        """Return the id of a begin or an end as a sequence."""
+        found = self._own_ids.get((number, is_trained))
+        if found is None:
+            ids = fit_ids(np.array([number], np.int64), self.settings.token_dtype)
+            mask = np.full(int(self.recipe.has_masks), is_trained)
+            found = self._own_ids[number, is_trained] = Encoded(ids, mask)
+        return found

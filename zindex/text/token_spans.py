@@ -11,8 +11,8 @@ from zindex.arrays import BoolArray
 Span = tuple[int, int]
 
 
-def find_overlap(encoding: Any, length: int, spans: Sequence[Span]) -> BoolArray:
-    """Return which tokens of an ``Encoding`` of the tokenizers library overlap spans.
+def find_overlap(encoding: Any, length: int, spans: Sequence[Span]) -> list[Span]:
+    """Return the tokens of an ``Encoding`` of the tokenizers library that overlap each span.
 
     Parameters
     ----------
@@ -26,23 +26,23 @@ def find_overlap(encoding: Any, length: int, spans: Sequence[Span]) -> BoolArray
 
     Returns
     -------
-    mask
-        Shape (tokens,).
+    tokens
+        First token and end, for each span.
 
     Notes
     -----
     A token counts whose end is after the start of a span, and whose start is before its end.
     Source: ``apply_chat_template`` of transformers with ``return_assistant_tokens_mask``.
     """
-    mask = np.zeros(len(encoding), np.bool_)
+    count, found = len(encoding), list[Span]()
     for start, stop in spans:
-        first, last = (_find_token(encoding, place, length) for place in (start, stop))
-        while last < len(mask) and encoding.token_to_chars(last)[0] < stop:
+        first, last = _find_token(encoding, start, length), _find_token(encoding, stop, length)
+        while last < count and encoding.token_to_chars(last)[0] < stop:
             last += 1
         while last > first and encoding.token_to_chars(last - 1)[0] >= stop:
             last -= 1
-        mask[first:last] = True
-    return mask
+        found.append((first, last))
+    return found
 
 
 def _find_token(encoding: Any, place: int, length: int) -> int:

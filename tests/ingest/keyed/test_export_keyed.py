@@ -27,6 +27,8 @@ from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.ingest.keyed.export_keyed import export_keyed, name_shards
 from zindex.ingest.records.import_records import import_records
 from zindex.store.layout import ChunkGrid
+from zindex.store.open import open_store
+from zindex.store.record_reader import RecordReader
 
 SERIAL = SerialExecutor()
 SMALL = ChunkGrid(chunk_length=16, shard_length=64)
@@ -170,8 +172,37 @@ def test_stores_that_are_not_keyed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(--to\) must be one of bin, h5, jsonl, got 'csv'"):
         export_keyed(tmp_path / "s", tmp_path / "o", storage_type="csv", client=SERIAL)  # type: ignore[arg-type]
     import_records(write_jsonl(tmp_path / "a.jsonl", [{"x": "text"}]), tmp_path / "t")
-    with pytest.raises(ConfigError, match="its field 'x' holds something else; import the files"):
-        export_keyed(tmp_path / "t", tmp_path / "o", client=SERIAL)
+    with pytest.raises(ConfigError, match=r"its field 'x' holds something else; write lines with"):
+        export_keyed(tmp_path / "t", tmp_path / "o", storage_type="bin", client=SERIAL)
     import_records(write_jsonl(tmp_path / "b.jsonl", [{}]), tmp_path / "u")
     with pytest.raises(ConfigError, match="it has no fields; convert keyed files"):
         export_keyed(tmp_path / "u", tmp_path / "o", client=SERIAL)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_texts_are_written_as_lines(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"text": "né\n\ud800", "ids": [1, 2], "meta": {"a": [1, None]}, "n": 7},
+        {"text": "", "ids": []},
+        {"meta": "a text", "ids": [3], "n": 0.5},
+    ]
+    path = write_jsonl(tmp_path / "in/a.jsonl", rows)
+    import_records(path, tmp_path / "s", dtypes={"ids": "int32"}, client=SERIAL)
+    [exported] = export_keyed(tmp_path / "s", tmp_path / "o", client=SERIAL)
+    assert list(map(json.loads, Path(exported).read_text().splitlines())) == rows
+    import_records(exported, tmp_path / "t", dtypes={"ids": "int32"}, client=SERIAL)
+    found = [RecordReader(open_store(tmp_path / name)).read_many(range(3)) for name in "st"]
+    for one, other in zip(*found, strict=True):
+        assert repr(one | {"__url__": ""}) == repr(other | {"__url__": ""})
+
+
+def test_bytes_are_no_lines(tmp_path: Path) -> None:
+    for name, rows in {"s": [b"\0"], "t": ["text", b"\0"]}.items():
+        source = ListFiles({"a.jsonl": [[{"image": value} for value in rows]]})
+        import_records(source, tmp_path / name, client=SERIAL)
+    with pytest.raises(ConfigError, match=r"the field 'image' of .*s holds bytes, which JSON la"):
+        export_keyed(tmp_path / "s", tmp_path / "o", client=SERIAL)
+    with pytest.raises(
+        StoreError, match=r"record 1 of .*t has bytes, which JSON lacks; read the re"
+    ):
+        export_keyed(tmp_path / "t", tmp_path / "o", client=SERIAL)

@@ -271,9 +271,9 @@ def test_ends_of_documents(folder: Path) -> None:
     assert make("3", append_eod="<|im_end|>", prepend_bod=258) == "<eod>née 1 <|im_end|>"
     plain = make_tokenizer()
     assert make("4", plain, append_eod="<eod>") == "née 1 <eod>"
-    with pytest.raises(ConfigError, match=r"append_eod \(--append-eod\) needs an end of documents"):
+    with pytest.raises(ConfigError, match=r"append_eod \(--append-eod\) needs the eos_token of"):
         make("5", plain)
-    with pytest.raises(ConfigError, match=r"prepend_bod \(--prepend-bod\) needs a beginning of do"):
+    with pytest.raises(ConfigError, match=r"prepend_bod \(--prepend-bod\) needs the bos_token of"):
         make("6", plain, prepend_bod=True)
     for name, settings in (("append_eod", {"append_eod": -1}), ("prepend", {"prepend_bod": 260})):
         with pytest.raises(ConfigError, match=rf"{name}.* an id from 0 on, below 260, got "):
@@ -297,7 +297,7 @@ def test_missing_requirements_fail_before_anything_is_written(folder: Path) -> N
     def count(text: str) -> list[int]:
         return [len(text)]
 
-    kinds: Any = {"sft": "need a chat template", "seq": "needs an end of documents"}
+    kinds: Any = {"sft": "need a chat template", "seq": "needs the eos_token of the tokenizer"}
     for kind, message in kinds.items():
         with pytest.raises(ConfigError, match=message):
             tokenize(folder / kind, folder / "s", kind, tokenizer=count, client=SERIAL)

@@ -167,6 +167,13 @@ def test_parquet(tmp_path: Path) -> None:
     assert info(tmp_path / "a.parquet").facts == {"num_records": 3, "fields": ["text"]}
 
 
+def test_mixtures_of_streams_are_no_runs(tmp_path: Path) -> None:
+    mixture = tmp_path / "mixture.yaml"
+    mixture.write_text("# samples\ntarget: MergedDataset\nparams: {datasets: []}\n")
+    [found] = ls(tmp_path)
+    assert (found.kind, found.is_whole) == ("mixture", True)
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match=r"file of samples at .*nothing, nothing is there"):
         info(tmp_path / "nothing")

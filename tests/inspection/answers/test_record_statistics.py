@@ -92,7 +92,8 @@ def test_rewards_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_records_by_a_field(tmp_path: Path) -> None:
-    rows = [{"text": "ab", "from": name, "ids": [1]} for name in ("x", "y", "y")] + [{"text": "c"}]
+    rows = [{"text": "ab", "from": name, "ids": [1, 2]} for name in ("x", "y", "y")]
+    rows.append({"text": "c"})
     source = write_jsonl(tmp_path / "a.jsonl", rows)
     zindex.import_records(source, tmp_path / "s", dtypes={"ids": "int32"}, client=SerialExecutor())
     found = measure_records(tmp_path / "s", by="from")

@@ -17,7 +17,7 @@ from tests.sources.archives import write_jsonl
 from tests.text.small_tokenizer import save_tokenizer
 from zindex.cli import main
 from zindex.config import RunConfig
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.inspection.answers.info import ls
@@ -108,6 +108,8 @@ def test_values_of_any_kind(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path, write_corpus: WriteCorpus) -> None:
+    with pytest.raises(StoreNotFoundError, match=r"pair at .*/none\.zarr, nothing is there; check"):
+        show(tmp_path / "none.zarr", document=3)
     prefix = write_corpus([3, 5, 2])
     config = make_run(tmp_path, write_corpus)
     zindex.build(config, SerialExecutor())

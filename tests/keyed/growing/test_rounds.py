@@ -17,7 +17,6 @@ from zindex.errors import (
 )
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.history import Append, Eviction, History
-from zindex.keyed.growing.intervals import expand
 from zindex.keyed.growing.rounds import (
     Round,
     RoundJournal,
@@ -25,6 +24,7 @@ from zindex.keyed.growing.rounds import (
     list_readers,
     read_rules,
 )
+from zindex.plan.intervals import expand
 
 
 def make_history(*generations: tuple[int, int]) -> History:

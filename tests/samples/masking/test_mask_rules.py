@@ -35,6 +35,7 @@ def test_kinds_of_ids() -> None:
     tokenizer = SimpleNamespace(inv_vocab=Words().inv_vocab, cls=7, sep=9)
     vocabulary = Vocabulary.of(tokenizer)
     assert vocabulary.ids.tolist() == [5, 2, 7, 3]
+    assert Vocabulary.of(tokenizer, is_sorted=True).ids.tolist() == [2, 3, 5, 7]
     kinds = {5: WORD, 2: PIECE, 7: SEPARATOR, 3: PIECE, 9: SEPARATOR}
     assert vocabulary.kinds.tolist() == [kinds.get(number, UNKNOWN) for number in range(10)]
     assert SEPARATOR not in Vocabulary.of(Words()).kinds

@@ -102,7 +102,7 @@ def test_kernels_are_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [plan_evenly(*draw(number)) for number in range(0, 15)]
     from zindex.samples.schedules import packs
 
-    for name in ("even_out", "pack_in_order", "spread"):
+    for name in ("deal", "even_out", "group_samples", "pack_in_order", "spread"):
         monkeypatch.setattr(packs, name, interpret(getattr(packs, name)))
     assert [plan_evenly(*draw(number)) for number in range(0, 15)] == found
 

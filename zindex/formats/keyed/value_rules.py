@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zindex.arrays import AnyArray
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
 
 
@@ -63,6 +63,32 @@ def describe_invalid(key: str, value: object, where: str, num_ids: int | None = 
     )
 
 
+def describe_first(
+    key: str,
+    values: AnyArray,
+    offsets: Int64Array,
+    where: str,
+    *,
+    is_tokens: bool,
+    num_ids: int | None,
+) -> str | None:
+    """Return the message for the first invalid value of records, given their offsets, or None."""
+    wrong = find_invalid(values, is_tokens=is_tokens, num_ids=num_ids)
+    if wrong is None:
+        return None
+    place = f"record {int(np.searchsorted(offsets, wrong, 'right')) - 1:,} of {where}"
+    return describe_invalid(key, values[wrong].item(), place, num_ids)
+
+
+def check_values(
+    key: str, values: AnyArray, where: str, *, is_tokens: bool, num_ids: int | None = None
+) -> None:
+    """Raise SourceError for the first invalid value of a record; see `find_invalid`."""
+    wrong = find_invalid(values, is_tokens=is_tokens, num_ids=num_ids)
+    if wrong is not None:
+        raise SourceError(describe_invalid(key, values[wrong].item(), where, num_ids))
+
+
 class InvalidValueError(SourceError):
     """An invalid value, by its key and its position among the values that a task reads."""
 
@@ -83,7 +109,5 @@ def check_records(
     """
     for number, record in enumerate(records):
         for values in [record] if isinstance(record, np.ndarray) else record:
-            wrong = find_invalid(values.reshape(-1), is_tokens=is_tokens)
-            if wrong is not None:
-                value = values.reshape(-1)[wrong].item()
-                raise SourceError(describe_invalid(key, value, f"record {number:,} of {where}"))
+            place = f"record {number:,} of {where}"
+            check_values(key, values.reshape(-1), place, is_tokens=is_tokens)

@@ -131,9 +131,11 @@ def is_glob(path: str) -> bool:
 
 
 def _list_paths(paths: Paths) -> list[str]:
-    """Return a path, or several of them, as texts."""
+    """Return a path, or several of them, as texts; both files of a pair are one path."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    return [os.fspath(path) for path in given]
+    texts = [os.fspath(path) for path in given]
+    indices = {path[:-4] for path in texts if path.endswith(".idx")}
+    return [path for path in texts if not (path.endswith(".bin") and path[:-4] in indices)]
 
 
 def expand_prefixes(paths: Paths) -> list[str]:

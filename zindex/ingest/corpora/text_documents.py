@@ -27,6 +27,8 @@ from zindex.text.text_encoder import TextEncoder
 TOKENS, LENGTHS = "tokens", "lengths"
 # Prefix of the fields kept of the source, so that none of them has these names.
 _META = "source."
+# Sentences of each document, and the ids of all.
+_Encoded = tuple[list[int], Sequence[Int64Array]]
 _JSON_TYPES = (str, int, float, bool, list, dict, bytes)
 
 
@@ -92,11 +94,11 @@ class TextDocuments(EncodedFiles):
         if isinstance(text, list) and all(isinstance(sentence, str) for sentence in text):
             return sample, text
         if not isinstance(text, str):
-            found = "is missing" if text is None else f"is of type {type(text).__name__}"
+            found = "it is missing" if text is None else f"it is of type {type(text).__name__}"
             names = sorted(name for name in sample if not name.startswith("__"))[:8]
             raise SourceError(
-                f"a document must have a text in {column!r} (--column), which {found}; there are "
-                f"{', '.join(names) or 'no fields'}"
+                f"a document must have a text in the field {column!r} (--column), {found}; the "
+                f"fields are {', '.join(names) or 'none'}"
             )
         return sample, [text]
 
@@ -106,8 +108,8 @@ class TextDocuments(EncodedFiles):
             return text
         return [text] if self._splitter is None else self._splitter.split(text)
 
-    def _encode(self, batch: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the records of some documents, encoded together."""
+    def _encode(self, batch: Sequence[dict[str, Any]]) -> _Encoded:
+        """Return how many sentences each document has, and the ids of all."""
         settings = self.settings
         split = [self._split(sample[settings.column]) for sample in batch]
         sentences = list(chain.from_iterable(split))
@@ -116,13 +118,19 @@ class TextDocuments(EncodedFiles):
             own = [sentences[number] for number in numbers]
             return self.encoder.encode(own, special_tokens=settings.special_tokens)
 
-        ids = iter(self._encode_once(sentences, encode))
+        return list(map(len, split)), self._encode_once(sentences, encode)
+
+    def _finish(
+        self, batch: Sequence[dict[str, Any]], encoded: _Encoded
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the records of some documents."""
+        settings, counts, ids = self.settings, encoded[0], iter(encoded[1])
         begin, end = (
             None if number is None else np.array([number], np.int64)
             for number in (settings.begin_id, settings.end_id)
         )
         tokens, lengths = [np.empty(0, np.int64)], list[list[int]]()
-        for count in map(len, split):
+        for count in counts:
             # As in Megatron: sentences without tokens are dropped, and an end token needs a
             # sentence.
             found = list(islice(ids, count))

@@ -24,6 +24,7 @@ from zindex.io.files import check_room
 from zindex.io.local import local_path, make_folder, replacing
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store, open_store
+from zindex.store.record_reader import RecordReader
 from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField, read_fields
 
 # Values, and records, per read.
@@ -45,7 +46,7 @@ class StoredKey:
 
 
 def export_keyed(
-    store_url: PlaceLike,
+    store_url: PlaceLike | Store,
     target: str | os.PathLike[str],
     *,
     storage_type: KeyedFormat | None = None,
@@ -58,12 +59,13 @@ def export_keyed(
     Parameters
     ----------
     store_url
-        Path or URL of the store.
+        Path or URL of the store, or the opened store.
     target
         A folder, which must be empty or missing.
     storage_type
         ``"bin"``: a folder of raw arrays per source file; ``"h5"``: an HDF5 file; ``"jsonl"``: a
-        file with one record per line. None uses the format of the source.
+        file with one record per line, which may also have texts and JSON values. None uses the
+        format of the source.
     overwrite
         Whether to replace files of an earlier export.
     client
@@ -79,21 +81,22 @@ def export_keyed(
     Raises
     ------
     ConfigError
-        If a field is not flat numbers, or the format is jsonl and the store has no records, or has
-        numbers that are not finite.
+        If a field does not fit the format: files other than jsonl hold flat numbers alone, and
+        jsonl no bytes. Or if the format is jsonl and the store has no records.
     StoreError
-        If the folder contains other files.
+        If the folder contains other files, or the format is jsonl and a number is not finite.
     StoreUnwritableError
         If there is too little room, before anything is written, or a write fails.
 
     Notes
     -----
     Law: the files convert to the same values, dtypes, records and order, given the dtypes for
-    jsonl. Names that would change the order of shards get a numeric prefix.
+    jsonl; lines with texts are read by ``zindex import``. Names that would change the order of
+    shards get a numeric prefix.
     """
-    store = open_store(store_url, kind=KIND)
-    keys = stored_keys(store)
+    store = store_url if isinstance(store_url, Store) else open_store(store_url, kind=KIND)
     kind = _choose_format(store, storage_type)
+    keys = stored_keys(store, kind)
     root = str(local_path(target, "a folder of keyed files"))  # workers may run elsewhere
     names = name_shards(_stored_names(store), kind)
     _check_folder(root, [file for name in names for file in _files_of(name, keys, kind)], overwrite)
@@ -117,27 +120,39 @@ def export_keyed(
         return run_builds(main())
 
 
-def stored_keys(store: Store) -> list[StoredKey]:
-    """Return the keys of a store of keyed tokens.
+def stored_keys(store: Store, kind: KeyedFormat = "bin") -> list[StoredKey]:
+    """Return the keys of a store of keyed tokens, or all fields if they can be written as lines.
 
     Raises
     ------
     ConfigError
-        If it has none, or a field that is not a key.
+        If it has none, or a field that files of this format cannot hold.
     """
     fields = read_fields(store.spec, store.root)
     fields.pop(KEY, None)
     for name, field in fields.items():
-        if field.has_forms or field.form != Form.NUMBERS:
+        if kind == "jsonl" and field.form == Form.BYTES:
+            raise ConfigError(
+                f"lines must hold texts, numbers and JSON values, the field {name!r} of "
+                f"{store.root} holds bytes, which JSON lacks; read its records in Python"
+            )
+        if kind != "jsonl" and (field.has_forms or field.form != Form.NUMBERS):
             raise ConfigError(
                 f"{store.root} must hold keyed tokens, flat numbers in every record, its field "
-                f"{name!r} holds something else; import the files again with field (--field) and "
-                "dtypes (--dtype)"
+                f"{name!r} holds something else; write lines with storage_type (--to) jsonl, or "
+                "import the files again with field (--field) and dtypes (--dtype)"
             )
-    lengths = {name: fields.get(f"{name}{LENGTH_SUFFIX}") for name in fields}
+    numbers = {
+        name: field
+        for name, field in fields.items()
+        if field.form == Form.NUMBERS and not field.has_forms
+    }
+    lengths = {name: numbers.get(f"{name}{LENGTH_SUFFIX}") for name in numbers}
     inner = {field.name for field in lengths.values() if field is not None}
     keys = [
-        StoredKey(name, field, lengths[name]) for name, field in fields.items() if name not in inner
+        StoredKey(name, field, lengths.get(name))
+        for name, field in fields.items()
+        if name not in inner
     ]
     if not keys:
         raise ConfigError(
@@ -252,7 +267,7 @@ def export_shard(store: Store, number: int, path: str, kind: KeyedFormat) -> Non
         Path and format to write.
     """
     first, last = store[schema.URL_RECORD_BOUND.name].read(number, number + 2).tolist()
-    shard = _Shard(store, stored_keys(store), first, last)
+    shard = _Shard(store, stored_keys(store, kind), first, last)
     make_folder(Path(path).parent)
     if kind == "bin":
         shard.write_bin(path)
@@ -329,13 +344,30 @@ class _Shard:
             encode = json.JSONEncoder(
                 separators=(",", ":"), default=np.ndarray.tolist, allow_nan=False
             ).encode
-            columns = [self.records(key) for key in self.keys]
-            names = [key.name for key in self.keys]
-            for record, row in enumerate(zip(*columns, strict=True), self.first):
+            for number, record in enumerate(self._read_records(), self.first):
+                where = f"record {number:,} of {self.store.root}"
                 try:
-                    file.write(encode(dict(zip(names, row, strict=True))) + "\n")
+                    file.write(encode(record) + "\n")
                 except ValueError:
                     raise StoreError(
-                        f"numbers of lines must be finite, record {record:,} of {self.store.root} "
-                        "has NaN or an infinity, which JSON lacks; give another storage_type (--to)"
+                        f"numbers of lines must be finite, {where} has NaN or an infinity, which "
+                        "JSON lacks; give another storage_type (--to)"
                     ) from None
+                except TypeError:
+                    raise StoreError(
+                        f"lines must hold texts, numbers and JSON values, {where} has bytes, which "
+                        "JSON lacks; read the records in Python"
+                    ) from None
+
+    def _read_records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records, whose groups are lists of items."""
+        reader = RecordReader(self.store)
+        names = [field.name for key in self.keys for field in (key.field, key.lengths) if field]
+        for first in range(self.first, self.last, _BLOCK_RECORDS):
+            rows = range(first, min(first + _BLOCK_RECORDS, self.last))
+            for record in reader.read_many(rows, names):
+                for key in self.keys:
+                    if key.lengths is not None:
+                        lengths = record.pop(key.lengths.name)
+                        record[key.name] = np.split(record[key.name], np.cumsum(lengths))[:-1]
+                yield record

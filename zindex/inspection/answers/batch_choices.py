@@ -9,14 +9,16 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, PlanError
 from zindex.formats.keyed.schema_presets import PRESETS, find_declared
+from zindex.inspection.answers.growing_records import GenerationStore, open_records
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.dataset_factory import DatasetFactory
+from zindex.keyed.growing.store import GrowingStore
+from zindex.keyed.store import KeyedStore
 from zindex.keyed.stores import StoreFactory
 from zindex.loading.order import SampleOrder
 from zindex.loading.token_batches import TokenOrder
 from zindex.plan.token_batches import Layout, SampleSizes, TokenBudget
-from zindex.store.open import open_store
 
 #: Batches of a fixed number of samples of any length, for comparison.
 ANY_LENGTH = "padded, any length"
@@ -50,18 +52,24 @@ class BatchChoice:
 
 
 def measure_batches(
-    store_url: PlaceLike, budgets: Sequence[int], *, num_ranks: int = 1
+    store_url: PlaceLike,
+    budgets: Sequence[int],
+    *,
+    num_ranks: int = 1,
+    generation: int | None = None,
 ) -> list[BatchChoice]:
     """Return what batches of several budgets cost.
 
     Parameters
     ----------
     store_url
-        Path or URL of a keyed store.
+        Path or URL of a keyed or growing store.
     budgets
         Most tokens of a batch, > 0. Sequences are divided into windows of at most as many tokens.
     num_ranks
         Ranks that take the batches in turn.
+    generation
+        Generation of a growing store; None is its head.
 
     Returns
     -------
@@ -80,7 +88,7 @@ def measure_batches(
     Cost: reads the bounds of all records, no tokens. Memory: 16 bytes per record.
     """
     found: list[BatchChoice] = []
-    for max_tokens, dataset in _open(store_url, budgets):
+    for max_tokens, dataset in _open(store_url, budgets, generation):
         sizes = dataset.sample_sizes()
         if not len(sizes):
             raise PlanError(f"{store_url} must have samples to be divided into batches, has none")
@@ -93,10 +101,16 @@ def measure_batches(
     return found
 
 
-def _open(store_url: PlaceLike, budgets: Sequence[int]) -> Iterator[tuple[int, BaseDataset]]:
+def _open(
+    store_url: PlaceLike, budgets: Sequence[int], generation: int | None
+) -> Iterator[tuple[int, BaseDataset]]:
     """Yield each budget, and the dataset of a store whose samples it holds."""
-    store = StoreFactory.create("zarr").load(store_url)
-    schema = find_declared(open_store(store_url).spec)
+    opened = open_records(store_url, generation)
+    schema = find_declared(opened.spec)
+    store: KeyedStore = StoreFactory.create("zarr")
+    if isinstance(opened, GenerationStore):
+        store = GrowingStore(opened.generation)
+    store.load(store_url)
     if schema is None:
         known = [item for item in PRESETS.values() if set(item.keys) <= set(store.keys)]
         if not known:

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from zindex import schema
 from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.ingest.corpora.corpus import Corpus
 from zindex.ingest.corpora.document_fields import DocumentFields, open_fields
-from zindex.ingest.corpora.pairs import open_corpus
+from zindex.ingest.corpora.pairs import is_url, open_corpus
 from zindex.ingest.length_source import is_store
 from zindex.inspection.answers.screen import escape
 from zindex.io.objects import place_of
@@ -17,6 +17,9 @@ from zindex.store.tokenizer_note import read_note
 from zindex.text.kept_tokenizer import choose_tokenizer
 from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
 from zindex.text.tokenizers.wrapped import wrap_tokenizer
+
+# Endings of a store, and of the files of a pair.
+_ENDS = ("", ".bin", ".idx")
 
 
 class Decoder(Protocol):
@@ -98,8 +101,19 @@ class Documents:
         self._fields: dict[str, DocumentFields | None] = {}
 
     def open(self, path: str) -> Corpus:
-        """Return an opened corpus."""
+        """Return an opened corpus.
+
+        Raises
+        ------
+        StoreNotFoundError
+            If nothing is at the path.
+        """
         if path not in self._opened:
+            if not is_url(path) and not any(os.path.exists(f"{path}{end}") for end in _ENDS):
+                raise StoreNotFoundError(
+                    f"there must be a corpus or a .bin/.idx pair at {path}, nothing is there; "
+                    "check the path"
+                )
             self._opened[path] = open_corpus(path)
         return self._opened[path]
 

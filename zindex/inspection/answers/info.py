@@ -191,6 +191,8 @@ def _find_kind(path: str) -> Kind | None:
     """Return the kind of a path and the function that describes it; None if it is unknown."""
     if not is_url(path):
         if path.endswith(_YAML) and os.path.isfile(path):
+            if _is_mixture(path):
+                return "mixture", lambda path: Found("mixture", WHOLE, None, {})
             return "run", _describe_run
         if os.path.isfile(f"{_prefix(path)}.idx"):
             return "pair", describe_pair
@@ -205,6 +207,15 @@ def _find_kind(path: str) -> Kind | None:
     if not is_url(path) and os.path.isdir(path):
         return "folder", _describe_folder
     return None
+
+
+def _is_mixture(path: str) -> bool:
+    """Return whether a YAML file holds an object, as the files of streams do, and no run."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return any(line.startswith(("target:", "include:")) for line in file)
+    except OSError:  # reported when it is read as a run
+        return False
 
 
 def _prefix(path: str) -> str:

@@ -11,11 +11,12 @@ import numpy as np
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import ConfigError
 from zindex.formats.keyed.schema_presets import find_token_keys
+from zindex.inspection.answers.growing_records import open_records
 from zindex.inspection.answers.show import name_mask
 from zindex.io.objects import PlaceLike
-from zindex.store.open import Store, open_store
+from zindex.store.open import Store
 from zindex.store.record_reader import RecordReader
-from zindex.store.records import KEY, KIND, LENGTH_SUFFIX, Form, RecordField, read_fields
+from zindex.store.records import KEY, LENGTH_SUFFIX, Form, RecordField, read_fields
 from zindex.text.length_histogram import LengthHistogram
 
 REWARDS = "rewards"
@@ -95,15 +96,20 @@ class RecordStatistics:
         return asdict(self) | {"lengths": [item.to_json() for item in self.lengths]}
 
 
-def measure_records(store_url: PlaceLike, *, by: str | None = None) -> RecordStatistics:
-    """Return statistics of a keyed or record store.
+def measure_records(
+    store_url: PlaceLike, *, by: str | None = None, generation: int | None = None
+) -> RecordStatistics:
+    """Return statistics of a keyed, record or growing store.
 
     Parameters
     ----------
     store_url
         Path or URL of the store.
     by
-        A field of texts or JSON values to count records by; None counts by source file.
+        A field of texts, JSON values or one number each, to count records by; None counts by
+        source file.
+    generation
+        Generation of a growing store; None is its head.
 
     Returns
     -------
@@ -113,14 +119,14 @@ def measure_records(store_url: PlaceLike, *, by: str | None = None) -> RecordSta
     Raises
     ------
     ConfigError
-        If the store has no records, no such field, or the field holds numbers or bytes.
+        If the store has no records, no such field, or the field holds bytes or other numbers.
 
     Notes
     -----
     Cost: reads offsets, masks, rewards and the field ``by``, but no tokens. Memory: 24 bytes per
     record, and the rewards.
     """
-    store = open_store(store_url, kind=KIND)
+    store = open_records(store_url, generation)
     fields = read_fields(store.spec, store.root)
     fields.pop(KEY, None)
     num_records = int(store.spec["num_records"])
@@ -240,7 +246,9 @@ def _name_sources(records: Sequence[dict[str, Any]], by: str, store: Store) -> I
     """Yield the source of each record."""
     for record in records:
         value = record.get(by, "")
-        if isinstance(value, np.ndarray | bytes):
+        if isinstance(value, np.ndarray) and len(value) == 1:
+            value = value[0]
+        elif isinstance(value, np.ndarray | bytes):
             raise ConfigError(
                 f"records are counted by texts or JSON values, {by!r} of {store.root} holds "
                 f"{'bytes' if isinstance(value, bytes) else 'numbers'}; name another field with "

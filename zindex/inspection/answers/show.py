@@ -13,8 +13,9 @@ from zindex.errors import ConfigError
 from zindex.formats.keyed.schema_presets import PRESETS, find_token_keys
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.packing import PackedArrays
-from zindex.ingest.length_source import is_store, open_source
+from zindex.ingest.length_source import open_source
 from zindex.inspection.answers.documents import Decoder, Documents, as_decoder, source_text
+from zindex.inspection.answers.growing_records import holds_records, open_records
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.screen import escape, fit, screen_width
 from zindex.maintenance.edits.order_sources import OrderSource, StreamSource
@@ -24,7 +25,7 @@ from zindex.plan.packing import PackingPlan
 from zindex.store.folder_group import read_names
 from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
-from zindex.store.records import KIND, LENGTH_SUFFIX
+from zindex.store.records import LENGTH_SUFFIX
 
 # Declared mask fields of keyed records, by masked field; otherwise F_mask masks field F.
 _MASKS: dict[str, list[str]] = {}
@@ -112,6 +113,7 @@ def show(
     record: int | None = None,
     split: str = "train",
     tokenizer: Any = None,
+    generation: int | None = None,
 ) -> Shown:
     """Return the tokens, text and loss mask of a document, sample or record.
 
@@ -119,7 +121,7 @@ def show(
     ----------
     path
         A corpus or ``.bin/.idx`` pair for a document; a run file, or an index in the folder of a
-        run, for a sample; a keyed or record store for a record.
+        run, for a sample; a keyed, record or growing store for a record.
     document, sample, record
         Number of the item to show, from 0; give exactly one. A document is a corpus sequence,
         a sample is a position of the run or of the index.
@@ -128,6 +130,8 @@ def show(
     tokenizer
         A tokenizer, or the path of its file or folder, to decode tokens; True uses the one saved
         with the corpus or store, None does not decode.
+    generation
+        Generation of a growing store; None is its head.
 
     Returns
     -------
@@ -153,7 +157,7 @@ def show(
     elif name == "sample":
         fields = _show_sample(text, number, split, tokenizer)
     else:
-        fields = _show_record(text, number, tokenizer)
+        fields = _show_record(text, number, tokenizer, generation)
     return Shown(f"{text}, {name} {number:,}", tuple(fields))
 
 
@@ -236,11 +240,13 @@ def name_mask(field: str, known: Container[str] = ()) -> str:
     return next((name for name in names if name in known), names[0])
 
 
-def _show_record(path: str, number: int, tokenizer: Any) -> list[ShownField]:
+def _show_record(
+    path: str, number: int, tokenizer: Any, generation: int | None
+) -> list[ShownField]:
     """Return the fields of one record."""
-    if not is_store(path):
+    if not holds_records(path):
         raise ConfigError(f"records are shown of stores, {path} is none; import or convert it")
-    reader = RecordReader(open_store(path, kind=KIND))
+    reader = RecordReader(open_records(path, generation))
     token_keys = find_token_keys(reader.store.spec)
     _check_number(number, len(reader), "record", path)
     record, decode = reader.read(number), as_decoder(tokenizer, [path])

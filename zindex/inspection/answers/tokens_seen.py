@@ -6,6 +6,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.inspection.answers.run_order import RunOrder, Samples
+from zindex.plan.intervals import count, merge
 
 # Positions that are read at a time, and samples that are drawn for an estimate.
 _BLOCK = 1 << 12
@@ -33,13 +34,10 @@ def count_tokens_only(first: Seen, second: Seen) -> tuple[int, int]:
     # Documents on one line of tokens, apart from each other.
     _, documents = np.unique(both[:2], axis=1, return_inverse=True)
     base = documents.reshape(-1) * (int(both[3].max(initial=0)) + 1)
-    starts, stops = base + both[2], base + both[3]
+    intervals = np.stack([base + both[2], base + both[3]], axis=1)
     cut = spans[0].shape[1]
-    total = _count_covered(starts, stops)
-    return (
-        total - _count_covered(starts[cut:], stops[cut:]),
-        total - _count_covered(starts[:cut], stops[:cut]),
-    )
+    total = count(merge(intervals))
+    return total - count(merge(intervals[cut:])), total - count(merge(intervals[:cut]))
 
 
 def _read_spans(seen: Seen) -> Int64Array:
@@ -51,16 +49,6 @@ def _read_spans(seen: Seen) -> Int64Array:
         datasets = seen.dataset_ids[samples.datasets[samples.parts.owners]]
         found.append(np.stack([datasets, *samples.parts[1:]]))
     return np.concatenate(found, axis=1)
-
-
-def _count_covered(starts: Int64Array, stops: Int64Array) -> int:
-    """Return the number of integers in a union of half-open intervals."""
-    if not len(starts):
-        return 0
-    order = np.argsort(starts)
-    starts, ends = starts[order], np.maximum.accumulate(stops[order])
-    before = np.concatenate([starts[:1], ends[:-1]])
-    return int(np.maximum(ends - np.maximum(starts, before), 0).sum())
 
 
 def estimate_tokens_only(first: Seen, second: Seen) -> int:

@@ -23,7 +23,7 @@ def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
     if num_invalid:
         yield f"{stores}: {num_invalid:,} with invalid values; mend the source and make them again"
     if num_damaged:
-        yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds what is"
+        yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds damaged shards"
         if any(report.is_tokenized and report.damages for report in reports):
             yield (
                 "a store of tokenised texts is repaired from another one of the same: tokenise "

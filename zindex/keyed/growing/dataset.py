@@ -11,10 +11,10 @@ import torch
 
 from zindex.errors import ConfigError, StateMismatchError
 from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.dataset_factory import DatasetFactory
-from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.rounds import Priority, Round, RoundJournal, RoundRules
 from zindex.keyed.growing.store import GrowingStore

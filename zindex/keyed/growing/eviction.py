@@ -14,12 +14,12 @@ from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
-from zindex.keyed.growing import intervals
 from zindex.keyed.growing.growing_log import GrowingLog
 from zindex.keyed.growing.history import Eviction, History
 from zindex.keyed.growing.homes import FILES_KEY, STORE_PREFIX, home_path
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.keyed.growing.rounds import Round, list_readers, read_rules, reader_folder
+from zindex.plan import intervals
 from zindex.plan.settings import check_whole
 from zindex.store.check_place import ROOT_KEY
 from zindex.store.checked_json import parse_as

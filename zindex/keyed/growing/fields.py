@@ -15,7 +15,7 @@ from zindex.errors import ConfigError, SourceError, shorten
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import TOKEN_KEYS
-from zindex.formats.keyed.value_rules import describe_invalid, dtype_by_name, find_invalid
+from zindex.formats.keyed.value_rules import check_values, dtype_by_name
 from zindex.store.records import (
     KEY,
     LENGTH_SUFFIX,
@@ -85,6 +85,8 @@ class GrowingSchema:
     keys: tuple[GrowingKey, ...]
     #: Number of ids of the vocabulary; None if unknown.
     num_ids: int | None = None
+    #: Declared kind of the records, as JSON values; None if there is none.
+    kind: Mapping[str, Any] | None = None
 
     @property
     def fields(self) -> tuple[tuple[str, str, int], ...]:
@@ -158,12 +160,8 @@ class GrowingSchema:
                     f"got {shorten(value)} in record {record:,}; convert them, or begin a new store"
                 )
             numbers = cast
-        wrong = find_invalid(numbers, is_tokens=key.is_tokens, num_ids=self.num_ids)
-        if wrong is not None:
-            where = f"record {record:,}"
-            raise SourceError(
-                describe_invalid(key.name, numbers[wrong].item(), where, self.num_ids)
-            )
+        checks: Any = {"is_tokens": key.is_tokens, "num_ids": self.num_ids}
+        check_values(key.name, numbers, f"record {record:,}", **checks)
         return numbers
 
 
@@ -303,7 +301,7 @@ def infer_schema(
                 f"a key must not be called {name!r}, which the store keeps for itself; rename it"
             )
     check_fields(names)
-    return GrowingSchema(tuple(keys), num_ids)
+    return GrowingSchema(tuple(keys), num_ids, None if kind is None else kind.to_json())
 
 
 def _infer_key(

@@ -6,8 +6,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
+from zindex.arrays import Int64Array
 from zindex.errors import (
     FingerprintMismatchError,
+    SourceError,
     StoreError,
     StoreNotFoundError,
     StoreUnavailableError,
@@ -16,9 +20,9 @@ from zindex.errors import (
 from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.io import files
 from zindex.io.backoff import Backoff
+from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.fields import GrowingKey, GrowingSchema
-from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.history import Entry, History, parse_entry
 from zindex.keyed.growing.homes import HomeReader
 from zindex.keyed.growing.numbered_log import NumberedLog
@@ -26,6 +30,7 @@ from zindex.store.check_place import PLAN_KEY, ROOT_KEY, check_place
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal
 from zindex.store.records import check_dtypes
+from zindex.store.tokenizer_note import read_note
 
 LOG_KEY = "_zindex/log"
 SUMMARY_KEY = "_zindex/summary.json"
@@ -39,6 +44,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.1
 _VISIBILITY_TIMEOUT, _LONGEST_VISIBILITY_PAUSE = 120.0, 1.0
 _KEYS: Any = tuple[GrowingKey, ...]
 _NUM_IDS: Any = int | None
+_KIND: Any = dict[str, Any] | None
 
 
 class GrowingLog:
@@ -75,7 +81,9 @@ class GrowingLog:
         self.identity: str = parse_as(str, content.get("id"), where)
         keys = parse_as(_KEYS, content.get("keys"), where)
         check_dtypes({key.name: key.dtype for key in keys})
-        self.schema = GrowingSchema(keys, parse_as(_NUM_IDS, content.get("num_ids"), where))
+        kind = parse_as(_KIND, content.get("kind"), where)
+        num_ids = parse_as(_NUM_IDS, content.get("num_ids"), where)
+        self.schema = GrowingSchema(keys, num_ids, kind)
         self.log = NumberedLog(self.root / LOG_KEY)
         self.history = History(len(self.schema.fields))
         self.reader = HomeReader(self.root, self.schema)
@@ -96,6 +104,36 @@ class GrowingLog:
             for content in self.log.read_after(before):
                 self._add(content)
             return self.history.number > before
+
+    def read_num_ids(self) -> int | None:
+        """Return the number of ids of the vocabulary, or of the tokenizer that the store keeps."""
+        note = read_note(self.root) if self.schema.num_ids is None else None
+        return self.schema.num_ids if note is None else note.vocab_size
+
+    def choose(self, generation: int | None) -> tuple[int, Int64Array]:
+        """Return the number of a generation, by default the head, and the places of its records.
+
+        Raises
+        ------
+        StoreNotFoundError
+            If the store has no such generation.
+        SourceError
+            If it has no records at the generation.
+        """
+        head = self.history.number
+        number = head if generation is None else generation
+        if number > head:
+            raise StoreNotFoundError(
+                f"{self.root} must have generation {number}, its head is {head}; wait for it, or "
+                "give an earlier one"
+            )
+        live = np.flatnonzero(self.history.find_live(number))
+        if not len(live):
+            raise SourceError(
+                f"{self.root} must have records to be a keyed store, generation {number} has none; "
+                "append records, or give a generation before the eviction"
+            )
+        return number, live
 
     def wait_for(self, number: int) -> None:
         """Read up to a commit that exists; a network file system may show it late.
@@ -213,6 +251,7 @@ def create_growing(root: Place, schema: GrowingSchema) -> GrowingLog:
         "id": uuid.uuid4().hex,
         "keys": [asdict(key) for key in schema.keys],
         "num_ids": schema.num_ids,
+        "kind": schema.kind,
     }
     files.write_once(root / GROWING_KEY, [seal(content, _DIGEST)])
     files.sync_directory(folder)

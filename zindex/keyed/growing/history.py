@@ -15,7 +15,7 @@ import numpy as np
 from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import StoreError, VerificationError, shorten
 from zindex.formats.keyed.keyed_array import sum_lengths
-from zindex.keyed.growing import intervals
+from zindex.plan import intervals
 from zindex.store.checked_json import parse_as
 
 

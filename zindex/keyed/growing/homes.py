@@ -17,12 +17,13 @@ from zindex.errors import VerificationError
 from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.ingest.records.import_records import url_arrays, url_layouts, url_spec
 from zindex.io import files
+from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
 from zindex.keyed.growing.fields import FieldValues, GrowingSchema
-from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.history import Append, Home
 from zindex.store.commit import StorePlan, begin_store, commit_store
+from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store, open_store
 from zindex.store.records import BYTE_GRID, KIND, record_layouts
 from zindex.store.rows import RowReader
@@ -111,6 +112,22 @@ def read_file(
     return found
 
 
+def describe_records(
+    schema: GrowingSchema, fields: Sequence[FieldArrays]
+) -> tuple[dict[str, Any], tuple[ArrayLayout, ...], dict[str, RowReader | AnyArray]]:
+    """Return records as a record store: its description, its layouts, and its arrays by name."""
+    num_records = len(fields[0].offsets) - 1
+    described = schema.record_fields([len(field.values) for field in fields])
+    rows = url_arrays([""], np.array([num_records], np.int64))
+    arrays: dict[str, RowReader | AnyArray] = {**rows}
+    for each, values in zip(described, fields, strict=True):
+        arrays |= {each.value.name: values.values, each.offset.name: values.offsets}
+    layouts = [*record_layouts(described, num_records, BYTE_GRID), *url_layouts(rows, BYTE_GRID)]
+    described_fields = [each.to_json() for each in described]
+    spec = {"num_records": num_records, **url_spec(rows), "fields": described_fields}
+    return spec, tuple(layouts), arrays
+
+
 def write_records(
     root: Place,
     name: str,
@@ -129,20 +146,9 @@ def write_records(
     identity
         What else determines the values.
     """
-    num_records = len(fields[0].offsets) - 1
-    described = schema.record_fields([len(field.values) for field in fields])
-    rows = url_arrays([""], np.array([num_records], np.int64))
-    arrays: dict[str, RowReader | AnyArray] = {**rows}
-    for each, values in zip(described, fields, strict=True):
-        arrays |= {each.value.name: values.values, each.offset.name: values.offsets}
-    layouts = [*record_layouts(described, num_records, BYTE_GRID), *url_layouts(rows, BYTE_GRID)]
-    spec = {
-        "num_records": num_records,
-        **url_spec(rows),
-        "fields": [each.to_json() for each in described],
-        "growing": dict(identity),
-    }
-    plan = begin_store(StorePlan(store_path(root, name), KIND, spec, tuple(layouts)))
+    spec, layouts, arrays = describe_records(schema, fields)
+    spec |= {"growing": dict(identity)}
+    plan = begin_store(StorePlan(store_path(root, name), KIND, spec, layouts))
 
     def write(layout_number: int) -> list[object]:
         layout = plan.layouts[layout_number]

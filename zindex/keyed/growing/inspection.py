@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from zindex.errors import (
     StoreError,
@@ -12,6 +15,7 @@ from zindex.errors import (
     ZindexError,
 )
 from zindex.formats.keyed.shards import GROWING_KEY
+from zindex.formats.keyed.value_rules import describe_first
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.eviction import read_rounds
@@ -21,7 +25,8 @@ from zindex.keyed.growing.homes import home_path, read_file
 from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.keyed.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
 from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
-from zindex.store.verify import StoreReport, verify_store
+from zindex.store.tokenizer_note import NOTE_KEY
+from zindex.store.verify import DamagedFile, StoreReport, verify_store
 
 
 def describe_growing(store: PlaceLike) -> tuple[int, dict[str, Any]]:
@@ -120,9 +125,15 @@ def verify_growing(
             raise
         except ZindexError as error:
             report.add(f"{LOG_KEY}/{number}", _shorten(error))
-    live = log.history.find_live()
+    live, num_ids = log.history.find_live(), None
+    try:
+        num_ids = log.read_num_ids()
+    except StoreUnavailableError:
+        raise
+    except ZindexError as error:
+        report.add(NOTE_KEY, _shorten(error))
     for home in log.history.homes:
-        _verify_home(log, home, bool(live[home.start : home.stop].any()), report)
+        _verify_home(log, home, bool(live[home.start : home.stop].any()), num_ids, report)
         advance(1)
     for reader in list_readers(log.root):
         try:
@@ -135,27 +146,35 @@ def verify_growing(
     return report
 
 
-def _verify_home(log: GrowingLog, home: Home, is_live: bool, report: StoreReport) -> None:
-    """Check the file or the store of some generations."""
+def _verify_home(
+    log: GrowingLog, home: Home, is_live: bool, num_ids: int | None, report: StoreReport
+) -> None:
+    """Check the file or the store of some generations, and its values."""
     path = home_path(log.root, home)
     key = str(path)[len(str(log.root)) + 1 :]
     if not (is_live or files.exists(path) or files.list_names(path)):
         report.notes.append(f"{key} was evicted and removed")
         return
     try:
+        token_keys = frozenset(key.name for key in log.schema.keys if key.is_tokens)
         if home.is_store:
-            found = verify_store(path)
+            found = verify_store(path, token_keys=token_keys, num_ids=num_ids)
             report.layouts += found.layouts
             report.nbytes += found.nbytes
             for damage in found.damages:
                 report.add(f"{key}/{damage.key}", damage.problem)
-            report.invalid += found.invalid
+            report.invalid += [replace(x, key=f"{key}/{x.key}") for x in found.invalid]
             if found.fingerprint not in (None, home.digest):
                 report.add(key, "is not the store that was committed")
             return
         _, num_records, _, *num_values = log.history.rows[home.start].tolist()
-        read_file(log.root, home, log.schema, num_records, num_values)
+        fields = read_file(log.root, home, log.schema, num_records, num_values)
         report.nbytes += home.nbytes
+        for (name, *_), (values, offsets) in zip(log.schema.fields, fields, strict=True):
+            given = np.asarray(values), np.asarray(offsets), str(path)
+            problem = describe_first(name, *given, is_tokens=name in token_keys, num_ids=num_ids)
+            if problem is not None:
+                report.invalid.append(DamagedFile(key, problem))
     except StoreUnavailableError:
         raise
     except ZindexError as error:

@@ -6,9 +6,10 @@ from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array
+from zindex.arrays import AnyArray, Int64Array, count_from
 from zindex.errors import StoreNotFoundError, VerificationError
 from zindex.store.layout import ArrayShape
+from zindex.store.reader import count_spans
 from zindex.store.rows import RoundReader, RowReader, Spans, read_many
 
 
@@ -97,6 +98,7 @@ def _read_parts(wanted: Sequence[Spans]) -> list[AnyArray]:
         else:
             finish.append(_divide(reader, parts, spans, requests))
     answers = read_many(requests)
+    count_spans(requests)
     return [complete(answers) for complete in finish]
 
 
@@ -125,7 +127,7 @@ def _divide(
     last = np.clip(np.searchsorted(ends, stops, "left"), first, len(ends) - 1)
     counts = np.where(stops > starts, last - first + 1, 0)
     span = np.repeat(np.arange(len(starts)), counts)
-    number = np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    number = count_from(first, counts)
     begin = np.maximum(starts[span], parts.starts[number] + is_offset * (number > first[span]))
     sizes = np.minimum(stops[span], ends[number]) - begin
     kept = sizes > 0
@@ -148,7 +150,7 @@ def _divide(
     if not is_offset:
         return lambda answers: out
     shifts = np.repeat(parts.shifts[number], sizes)
-    moves = np.arange(len(target)) + np.repeat(places - at, stops - starts)
+    moves = count_from(places, stops - starts)
 
     def complete(answers: list[AnyArray]) -> AnyArray:
         out[moves] = target + shifts

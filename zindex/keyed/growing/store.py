@@ -6,7 +6,6 @@ from typing import Any, Self, cast
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import SourceError, StoreNotFoundError
 from zindex.io.objects import Place, PlaceLike
 from zindex.keyed.columns import Column
 from zindex.keyed.growing.fields import TEXT_SHAPES, GrowingSchema
@@ -18,7 +17,6 @@ from zindex.plan.settings import check_whole
 from zindex.store.record_reader import FieldColumn, FieldReader
 from zindex.store.records import LENGTH_SUFFIX, Form
 from zindex.store.rows import RowReader
-from zindex.store.tokenizer_note import read_note
 
 
 class GrowingStore(KeyedStore):
@@ -46,28 +44,14 @@ class GrowingStore(KeyedStore):
 
     def _open(self, path: Place, *, strict: bool) -> tuple[Mapping[str, Column], str]:
         log = GrowingLog(path)
-        if self.generation is None:
-            self.generation = log.history.number
-        if self.generation > log.history.number:
-            raise StoreNotFoundError(
-                f"{path} must have generation {self.generation}, its head is "
-                f"{log.history.number}; wait for it, or give an earlier one"
-            )
-        live = np.flatnonzero(log.history.find_live(self.generation))
-        if not len(live):
-            raise SourceError(
-                f"{path} must have records to be a keyed store, generation {self.generation} has "
-                "none; append records, or give a generation before the eviction"
-            )
+        self.generation, live = log.choose(self.generation)
         self._take(log, live, is_dense=True)
         assert self._columns is not None
         return self._columns, log.fingerprint_at(self.generation)
 
     def _take(self, log: GrowingLog, chosen: Int64Array, *, is_dense: bool) -> None:
         """Use some generations of a store."""
-        note = read_note(log.root)
-        known = log.schema.num_ids
-        self.num_ids = note.vocab_size if known is None and note is not None else known
+        self.num_ids = log.read_num_ids()
         self.path = log.root
         generations = Generations(log, chosen, is_dense=is_dense)
         joined = generations.join()

@@ -15,9 +15,9 @@ from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_presets import find_schema
 from zindex.io import files
+from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.keyed.growing.fields import FieldValues, infer_schema
-from zindex.keyed.growing.fork_locks import fork_safe_lock
 from zindex.keyed.growing.growing_log import GrowingLog, create_growing
 from zindex.keyed.growing.history import Append
 from zindex.keyed.growing.homes import (

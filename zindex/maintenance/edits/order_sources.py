@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from zindex.arrays import Int64Array
+from zindex.arrays import Int64Array, count_from
 from zindex.errors import VerificationError
 from zindex.indexing.computed_arrays import KeyedEpochs
 from zindex.indexing.index_arrays import IndexArrays, keyed_documents, keyed_samples
@@ -114,8 +114,7 @@ def samples_in(starts: Int64Array, stops: Int64Array, length: int, num_samples: 
     """Return the samples that hold tokens of ranges of a stream, ascending."""
     firsts, lasts = starts // length, np.minimum((stops - 1) // length + 1, num_samples)
     counts = np.maximum(lasts - firsts, 0)
-    offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.unique(np.repeat(firsts, counts) + offsets)
+    return np.unique(count_from(firsts, counts))
 
 
 def _refuse(path: str, spans: Any, span: int) -> VerificationError:

@@ -128,7 +128,9 @@ def make_conversation_batch(wanted: BatchRequest) -> SampleBatch:
         "position_ids": (plane, torch.int64),
     }
     if wanted.first._has_boundaries:
-        shapes["cu_seqlens"] = ((size, length + 1), torch.int32)
+        # Without padding there may be one more: every token, and the rest.
+        num_bounds = length + 1 + (not wanted.first._pads_boundaries)
+        shapes["cu_seqlens"] = ((size, num_bounds), torch.int32)
         shapes["max_seqlen"] = ((size,), torch.int32)
     tensors, arrays = allocate_arrays(shapes, wanted.dataset_ids)
     pad = find_pad_ids(config.tokenizer)
@@ -143,7 +145,7 @@ def make_conversation_batch(wanted: BatchRequest) -> SampleBatch:
                 num_boundaries[row] = _fill_row(dataset, record, pad, arrays, row)
     arrays["loss_mask"][wanted.is_padding] = 0.0
     batch = SampleBatch(tensors)
-    if wanted.first._rules != "0.16" or not wanted.first._has_boundaries:
+    if wanted.first._pads_boundaries or not wanted.first._has_boundaries:
         return batch
     items = list(batch)
     for item, count in zip(items, num_boundaries.tolist(), strict=True):
@@ -155,8 +157,8 @@ def _fill_row(dataset: Any, record: Any, pad: PadIds, arrays: dict[str, AnyArray
     """Fill one row of a batch with the conversations of a record; return how many bounds they have.
 
     Law: tokens that do not fit are truncated. The last label of a full row is padding, or a label
-    that the dataset keeps. Padding belongs to the preceding conversation. Source: Megatron-LM,
-    ``SFTDataset.__getitem__``.
+    that the dataset keeps. Padding belongs to the preceding conversation; positions in it follow
+    those of the last tokens. Source: Megatron-LM, ``SFTDataset.__getitem__``.
     """
     length = arrays["tokens"].shape[1]
     # One more token than inputs, for the last label.
@@ -165,20 +167,22 @@ def _fill_row(dataset: Any, record: Any, pad: PadIds, arrays: dict[str, AnyArray
     is_counted = np.zeros(length + 1, np.bool_)
     divisor = dataset.padding_divisor
     starts: list[int] = []
+    firsts: list[int] = []
     size = 0
     for encoded in dataset._encode(record):
         count = len(encoded.tokens)
+        starts.append(size)
         if not count:
             continue
         fits = min(count, length + dataset._num_kept_labels - size)
         tokens[size : size + fits] = encoded.tokens[:fits]
         targets[size : size + fits] = encoded.targets[:fits]
         is_counted[size : size + fits] = True
-        starts.append(size)
+        firsts.append(size)
         size += -(-count // divisor) * divisor
         if size > length:
             break
-    if not starts:
+    if not firsts:
         raise SourceError(
             "a record must give tokens, this one gives none; remove it or mend the tokenizer's "
             "chat template"
@@ -191,21 +195,25 @@ def _fill_row(dataset: Any, record: Any, pad: PadIds, arrays: dict[str, AnyArray
     arrays["loss_mask"][row] = is_counted[1:]
     arrays["position_ids"][row] = np.arange(length)
     if "cu_seqlens" in arrays:
-        lengths = np.diff([*starts, length])
-        arrays["position_ids"][row] -= np.repeat(starts, lengths)
+        arrays["position_ids"][row] -= np.repeat(firsts, np.diff([*firsts, length]))
         # A fixed number of boundaries, so that samples can be stacked.
-        arrays["cu_seqlens"][row] = length
-        arrays["cu_seqlens"][row, : len(starts)] = starts
-        arrays["max_seqlen"][row] = lengths.max()
+        bounds = arrays["cu_seqlens"][row]
+        bounds[:] = length
+        bounds[: len(starts)] = starts[: len(bounds)]
+        arrays["max_seqlen"][row] = np.diff([*starts, length]).max()
     return len(starts) + 1
 
 
 def end_conversation(encoded: Encoded, eod: int) -> Encoded:
     """Return a conversation with the end of document, a target, unless it ends with it."""
-    tokens, targets = encoded
-    if not len(tokens) or tokens[-1] == eod:
-        return encoded
-    return Encoded(np.append(tokens, eod), np.append(targets, eod))
+    tokens = encoded.tokens
+    is_done = not len(tokens) or tokens[-1] == eod
+    return encoded if is_done else end_within(encoded, eod, len(tokens) + 1)
+
+
+def end_within(encoded: Encoded, eod: int, length: int) -> Encoded:
+    """Return a conversation of at most so many tokens, the last one the end of document."""
+    return Encoded(*(np.append(ids[: length - 1], eod) for ids in encoded))
 
 
 def as_ids(values: Any) -> Int64Array:

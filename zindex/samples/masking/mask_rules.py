@@ -32,12 +32,15 @@ class Vocabulary:
 
     #: Shape (largest id + 1,), uint8: the kind of each id, as `zindex.kernels.masking` names them.
     kinds: UInt8Array
-    #: Shape (tokens,), int64: ids in the order of the tokenizer's ``inv_vocab``.
+    #: Shape (tokens,), int64: ids, of which random tokens are drawn by number.
     ids: Int64Array
 
     @classmethod
-    def of(cls, tokenizer: Any) -> "Vocabulary":
-        """Return the vocabulary of a tokenizer: ``inv_vocab``, and ``cls`` and ``sep`` if any."""
+    def of(cls, tokenizer: Any, *, is_sorted: bool = False) -> "Vocabulary":
+        """Return the vocabulary of a tokenizer: ``inv_vocab``, and ``cls`` and ``sep`` if any.
+
+        Its ids are sorted, or in the order of ``inv_vocab``.
+        """
         inv_vocab = tokenizer.inv_vocab
         ids = np.fromiter(inv_vocab, np.int64, len(inv_vocab))
         separators = [find_token(tokenizer, name) for name in ("cls", "sep")]
@@ -46,7 +49,7 @@ class Vocabulary:
         is_piece = [text.startswith(_PIECE_PREFIX) for text in inv_vocab.values()]
         kinds[ids] = np.where(is_piece, PIECE, WORD)
         kinds[known] = SEPARATOR
-        return cls(kinds, ids)
+        return cls(kinds, np.sort(ids) if is_sorted else ids)
 
 
 def make_rules(config: Any, *, replaces: bool) -> MaskingRules:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from zindex.errors import ConfigError
+from zindex.samples.collectives import gather_objects
 
 Sample = dict[str, torch.Tensor]
 
@@ -96,8 +97,7 @@ class SampleLengths(NamedTuple):
 
 def gather_lengths(lengths: Sequence[int], group: Any) -> SampleLengths:
     """Return the lengths of the sub-samples of all ranks of a group; a collective call."""
-    gathered: list[Any] = [None] * group.size()
-    dist.all_gather_object(gathered, list(lengths), group=group)
+    gathered = gather_objects(list(lengths), group)
     offsets = torch.tensor([0, *accumulate(map(len, gathered))], dtype=torch.int32)
     return SampleLengths([*chain.from_iterable(gathered)], offsets)
 

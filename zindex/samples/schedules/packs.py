@@ -6,7 +6,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import PlanError
-from zindex.kernels.balance import even_out, pack_in_order, spread
+from zindex.kernels.balance import deal, even_out, group_samples, pack_in_order, spread
 from zindex.kernels.packing import SPLIT, FitRules, pack_documents
 
 #: The sub-samples of each packed sample, by number.
@@ -58,7 +58,7 @@ def plan_in_order(lengths: Int64Array, rules: PackRules) -> Packs:
     num_packs = pack_in_order(lengths, rules.limit, rules.multiple, pack_of)
     if not num_packs:
         raise _too_few(len(lengths), rules)
-    return _list_packs(pack_of, num_packs)
+    return _list_packs(pack_of, np.arange(num_packs))
 
 
 def plan_evenly(lengths: Int64Array, rules: PackRules, linear: int | None = None) -> Packs:
@@ -119,21 +119,23 @@ def plan_evenly(lengths: Int64Array, rules: PackRules, linear: int | None = None
     fitted = _fit(ordered, work, rules)
     if fitted is None:
         if num_in_order:
-            return _list_packs(in_order, num_in_order)
+            return _list_packs(in_order, np.arange(num_in_order))
         raise _too_few(size, rules)
     pack_of, tokens, load = fitted
-    rank_of, rank_work = _deal(load, num_ranks)
+    rank_of, rank_work = np.empty_like(load), np.zeros(num_ranks, np.int64)
+    deal(load, np.argsort(-load, kind="stable"), rank_of, rank_work)
     even_out(ordered, work, rules.limit, pack_of, tokens, rank_of, rank_work)
     if num_in_order:
         others = np.bincount(in_order[order] % num_ranks, work)
         if others.max() < rank_work.max():
-            return _list_packs(in_order, num_in_order)
+            return _list_packs(in_order, np.arange(num_in_order))
     placed = np.empty(size, np.int64)
     placed[order] = pack_of
-    packs = _list_packs(placed, len(load))
     # Micro-batch i has the pack of each rank with the i-th most work.
     chosen = np.lexsort((-np.bincount(pack_of, work), rank_of))
-    return [packs[pack] for pack in chosen.reshape(num_ranks, -1).T.ravel().tolist()]
+    number_of = np.empty_like(chosen)
+    number_of[chosen.reshape(num_ranks, -1).T.ravel()] = np.arange(len(load))
+    return _list_packs(placed, number_of)
 
 
 def _fit(
@@ -145,7 +147,9 @@ def _fit(
     """
     size, multiple = len(lengths), rules.multiple
     pack_of = np.empty(size, np.int64)
-    fewest = -(-int(lengths.sum()) // rules.limit // multiple) * multiple
+    # No two sub-samples above half of the limit share a pack.
+    num_long = int(np.count_nonzero(2 * lengths > rules.limit))
+    fewest = -(-max(-(-int(lengths.sum()) // rules.limit), num_long) // multiple) * multiple
     if fewest <= size:
         tokens, load = np.zeros((2, fewest), np.int64)
         if spread(lengths, work, rules.limit, pack_of, tokens, load):
@@ -173,23 +177,12 @@ def _fill_empty(pack_of: Int64Array, num_filled: int, num_packs: int) -> None:
     pack_of[others[: num_packs - num_filled]] = np.arange(num_filled, num_packs)
 
 
-def _deal(load: Int64Array, num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """Return the rank of each pack and the work of each rank; all have as many packs."""
-    rank_of, total = np.empty_like(load), np.zeros(num_ranks, np.int64)
-    ordered = np.argsort(-load, kind="stable")
-    for packs in ordered.reshape(-1, num_ranks):
-        ranks = np.argsort(total, kind="stable")
-        rank_of[packs] = ranks
-        total[ranks] += load[packs]
-    return rank_of, total
-
-
-def _list_packs(pack_of: Int64Array, num_packs: int) -> Packs:
-    """Return the sub-samples of each pack, in ascending order."""
-    narrow = pack_of.astype(np.min_scalar_type(num_packs))  # numpy sorts these by radix
-    samples = np.argsort(narrow, kind="stable").tolist()
-    stops = np.cumsum(np.bincount(pack_of, minlength=num_packs)).tolist()
-    return [samples[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+def _list_packs(pack_of: Int64Array, number_of: Int64Array) -> Packs:
+    """Return the sub-samples of each pack, in ascending order, by the number of the pack."""
+    samples, stops = np.empty_like(pack_of), np.zeros_like(number_of)
+    group_samples(pack_of, number_of, samples, stops)
+    listed, ends = samples.tolist(), stops.tolist()
+    return [listed[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
 
 
 def _too_few(size: int, rules: PackRules) -> PlanError:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zindex.arrays import BoolArray, Int64Array
+from zindex.arrays import BoolArray, Int64Array, count_from
 
 #: The empty set.
 EMPTY: Int64Array = np.empty((0, 2), np.int64)
@@ -88,7 +88,4 @@ def expand(intervals: Int64Array) -> Int64Array:
     >>> expand(np.array([[7, 9], [0, 2]]))
     array([7, 8, 0, 1])
     """
-    lengths = intervals[:, 1] - intervals[:, 0]
-    before = np.cumsum(lengths) - lengths
-    first: Int64Array = np.repeat(intervals[:, 0] - before, lengths)
-    return first + np.arange(int(lengths.sum()))
+    return count_from(intervals[:, 0], intervals[:, 1] - intervals[:, 0])

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from zindex.keyed.growing import intervals
+from zindex.plan import intervals
 
 
 def draw(rng: random.Random) -> tuple[np.ndarray, set[int]]:
