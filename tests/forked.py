@@ -6,8 +6,11 @@ their work. Tests of what is imported, or compiled, start a new one by `run_fres
 
 import atexit
 import ctypes
+import fcntl
 import gc
+import logging
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -16,9 +19,10 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partialmethod
 from importlib.util import find_spec
@@ -27,20 +31,27 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
 _SERVER = multiprocessing.get_context("forkserver")
+#: `subprocess.Popen._execute_child`, which starts a new interpreter for each command.
+start_interpreter: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+#: Starts a new interpreter for a process that multiprocessing spawns.
+spawn_interpreter: Any = multiprocessing.util.spawnv_passfds  # type: ignore[attr-defined]
 _PRELOADED = [
     __name__,
     "distributed",
+    "numba",
+    "pytest",  # of every process that pytest starts
     "torch.distributed.run",
     "torch._dynamo",  # of every optimizer
     "megatron.core.datasets.gpt_dataset",
     "zindex.datasets.blended_megatron_dataset_builder",
     "zindex.datasets.gpt_dataset",
     "zindex.loading.loader",
+    "zarr",
 ]
 
 #: Makes a command import Megatron's datasets as if they were not imported before.
@@ -178,37 +189,110 @@ class _Launcher:
     ----------
     server
         Leads to that process, which runs `_serve`.
+    modules
+        Only commands that run one of these, and processes of multiprocessing; None: all commands.
     """
 
-    def __init__(self, server: socket.socket) -> None:
+    def __init__(self, server: socket.socket, modules: tuple[str, ...] | None = None) -> None:
         self._server = server
+        self._modules = modules
         self._lock = threading.Lock()
-        self._start_other: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         subprocess.Popen._execute_child = partialmethod(  # type: ignore[attr-defined]
             lambda process, *arguments: self._start(process, *arguments)
         )
+        if modules is not None:
+            multiprocessing.util.spawnv_passfds = self._spawn  # type: ignore[attr-defined]
 
     def _start(self, process: Any, args: Any, *options: Any) -> None:
         """Start a command; `subprocess` does the rest."""
         executable, preexec_fn, _, pass_fds, cwd, env, *_ = options
         pipes, new_session = options[9:15], options[-2]
-        if isinstance(args, str) or args[0] != sys.executable or preexec_fn or pass_fds:
-            self._start_other(process, args, *options)
+        is_other = isinstance(args, str) or args[0] != sys.executable or preexec_fn or pass_fds
+        if is_other or not (self._modules is None or {*args[1:3]} & {*self._modules}):
+            start_interpreter(process, args, *options)
             return
         assert executable is None
         command = [os.fspath(argument) for argument in args[1:]]
         environment = dict(os.environ if env is None else env)
-        request = pickle.dumps((command, environment, cwd or os.getcwd(), new_session))
         ends = pipes[0], pipes[3], pipes[5]
-        files = [own if end == -1 else end for own, end in enumerate(ends)]
-        with self._lock:
-            _adopt_orphans(True)
-            socket.send_fds(self._server, [len(request).to_bytes(8)], files)
-            self._server.sendall(request)
-            process.pid = int.from_bytes(self._server.recv(8))
-            _adopt_orphans(False)
+        files = {own: own if end == -1 else end for own, end in enumerate(ends)}
+        process.pid = self._fork(
+            _Command(command, environment, cwd or os.getcwd(), new_session, True), files
+        )
         process._child_created = True
         process._close_pipe_fds(*pipes)
+
+    def _spawn(self, path: Any, args: list[str], passfds: Sequence[int]) -> int:
+        """Start a process of multiprocessing, which `ProcessExecutor` and Dask spawn."""
+        if args[-1] != "--multiprocessing-fork":
+            return int(spawn_interpreter(path, args, passfds))
+        command = _Command(args[args.index("-c") :], dict(os.environ), os.getcwd(), False, False)
+        return self._fork(command, {number: number for number in (0, 1, 2, *passfds)})
+
+    def _fork(self, command: "_Command", files: dict[int, int]) -> int:
+        """Have a command run with files, by their numbers there; return the id of its process."""
+        request = pickle.dumps((command, [*files]))
+        with self._lock:
+            _adopt_orphans(True)
+            socket.send_fds(self._server, [len(request).to_bytes(8)], [*files.values()])
+            self._server.sendall(request)
+            process = int.from_bytes(self._server.recv(8))
+            _adopt_orphans(False)
+        return process
+
+
+class _Command(NamedTuple):
+    """What a fork does."""
+
+    #: What follows ``python``.
+    words: list[str]
+    environment: dict[str, str]
+    cwd: str
+    new_session: bool
+    #: Whether it runs the Python commands that it starts in forks, too.
+    forks: bool
+
+
+def fork_commands(*modules: str) -> None:
+    """Run commands of modules that this process will start in forks of it as it is now.
+
+    So are processes that multiprocessing spawns. They are children of this process.
+    """
+    server, requests = socket.socketpair()
+    parent = os.getpid()
+    if os.fork():
+        requests.close()
+        _Launcher(server, tuple(modules))
+        return
+    code: Any = 1
+    try:
+        server.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        command = _serve(parent, requests)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Without pytest's.
+        logging.root.handlers.clear()
+        sys.unraisablehook, threading.excepthook = sys.__unraisablehook__, threading.__excepthook__
+        _execute(command)
+        code = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        else:
+            code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _name_process(module: str, *arguments: str) -> None:
+    """Name this process by its command, as far as 15 letters go: its command line is another."""
+    set_name = 15
+    name = " ".join([module.rpartition(".")[2], *arguments])
+    ctypes.CDLL(None).prctl(set_name, name.encode()[:15], 0, 0, 0)
 
 
 def _adopt_orphans(does: bool) -> None:
@@ -217,10 +301,10 @@ def _adopt_orphans(does: bool) -> None:
     assert ctypes.CDLL(None).prctl(set_child_subreaper, int(does), 0, 0, 0) == 0
 
 
-def _serve(parent: int, requests: socket.socket) -> Any:
-    """Fork for each request; return one, and the files of its process, in a child of `parent`."""
+def _serve(parent: int, requests: socket.socket) -> _Command:
+    """Fork for each request; return one, with its files in place, in a child of `parent`."""
     while True:
-        header, files, *_ = socket.recv_fds(requests, 8, 3)
+        header, files, *_ = socket.recv_fds(requests, 8, 16)
         if not header:
             os._exit(0)
         size, request = int.from_bytes(header), b""
@@ -235,9 +319,21 @@ def _serve(parent: int, requests: socket.socket) -> Any:
                 time.sleep(0.001)
             requests.sendall(os.getpid().to_bytes(8))
             requests.close()
-            return (*pickle.loads(request), files)
+            command, numbers = pickle.loads(request)
+            _place(files, numbers)
+            return command  # type: ignore[no-any-return]
         for file in files:
             os.close(file)
+
+
+def _place(files: list[int], numbers: Sequence[int]) -> None:
+    """Give files other numbers."""
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD, 1 + max(numbers)) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(above, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
 
 
 def _run(
@@ -249,16 +345,18 @@ def _run(
 ) -> None:
     """Do what a new interpreter does with a command."""
     gc.freeze()  # what the libraries hold
-    files = [stream.fileno() for stream in streams]
-    new_session = True
+    _place([os.dup(stream.fileno()) for stream in streams], range(3))
+    for stream in streams:
+        stream.close()
+    _execute(_Command(command, environment, os.fspath(cwd), True, forks))
+
+
+def _execute(command: _Command) -> None:
+    """Do what a new interpreter does with a command, once its files are in place."""
     while True:
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-        for file in files:
-            os.close(file)
-        if new_session:
+        if command.new_session:
             os.setsid()
-        if not forks:
+        if not command.forks:
             break
         server, requests = socket.socketpair()
         parent = os.getpid()
@@ -267,12 +365,13 @@ def _run(
             _Launcher(server)
             break
         server.close()
-        command, environment, cwd, new_session, files = _serve(parent, requests)
+        command = _serve(parent, requests)
+    words, environment, cwd, *_ = command
     sys.stdin = os.fdopen(0, closefd=False)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    kind, *arguments = command
+    kind, *arguments = words
     while kind in ("-u", "-W"):
         if kind == "-u":
             sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
@@ -285,6 +384,7 @@ def _run(
         # Not by runpy: torchrun would look for the files of its frames in all modules.
         if kind == "-m":
             name, *arguments = arguments
+            _name_process(name, *arguments)
             sys.path.insert(0, os.fspath(cwd))
             spec: Any = find_spec(name)
             if spec.submodule_search_locations is not None:

@@ -97,6 +97,8 @@ class Worker:
         plugins.register(self)
         capture = plugins.getplugin("capturemanager")
         capture.stop_global_capturing()
+        if forked := sys.modules.get("tests.forked"):
+            forked.fork_commands("zindex.cluster.node")
         capture.start_global_capturing()  # into files of its own
         capture.suspend_global_capture()
         temporary = self._config._tmp_path_factory

@@ -8,6 +8,8 @@ from contextlib import suppress
 import psutil
 
 _DEADLINE = 200.0
+# Names of forks, of which the command line is not their own; see tests/forked.py.
+_ROLES = {"node": "node", "member schedule": "scheduler", "member worker": "worker"}
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -18,12 +20,20 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def find_role(process: psutil.Process) -> str | None:
+    """Return what a process of a cluster is: node, scheduler or worker."""
+    line = process.cmdline()
+    if "zindex.cluster.member" in line:
+        return line[-1]
+    return "node" if "zindex.cluster.node" in line else _ROLES.get(process.name())
+
+
 def find_nodes() -> set[psutil.Process]:
     """Return the running nodes that this process started."""
     found = set()
     for process in psutil.Process().children():
         with suppress(psutil.Error):
-            if "zindex.cluster.node" in process.cmdline() and not is_gone(process):
+            if find_role(process) == "node" and not is_gone(process):
                 found.add(process)
     return found
 
@@ -33,11 +43,8 @@ def find_members(root: int | None = None) -> dict[str, psutil.Process]:
     found = {}
     for process in psutil.Process(root or os.getpid()).children(recursive=True):
         with suppress(psutil.Error):
-            line = process.cmdline()
-            if "zindex.cluster.node" in line:
-                found["node"] = process
-            if "zindex.cluster.member" in line:
-                found[line[-1]] = process
+            if role := find_role(process):
+                found[role] = process
     return found
 
 

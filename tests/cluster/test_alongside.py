@@ -15,7 +15,7 @@ import pytest
 import zindex
 from tests.cluster.processes import find_members, find_nodes, is_gone, wait_for, wait_until_gone
 from tests.conftest import WriteCorpus
-from tests.forked import Forked, run_fresh
+from tests.forked import Forked, run_fresh, start_interpreter
 from tests.indexing.runs import make_config
 from zindex.cluster import alongside
 from zindex.cluster.job import JobPlace
@@ -115,7 +115,7 @@ with alongside(sys.argv[1], threads=1) as cluster:
 
 
 def test_nothing_outlives_a_rank_that_is_killed(tmp_path: Path) -> None:
-    with Forked("-c", LEADER, str(tmp_path)) as rank:
+    with Forked("-c", LEADER, str(tmp_path), forks=True) as rank:
         assert rank.stdout.readline() == "entered\n"
         members = find_members(rank.pid)
         assert len(members) == 3
@@ -191,7 +191,11 @@ def test_a_second_node_finds_the_first_one_and_ends_with_it(tmp_path: Path) -> N
         assert helper.folder == leader.folder
 
 
-def test_a_worker_above_its_memory_limit_is_restarted(tmp_path: Path) -> None:
+def test_a_worker_above_its_memory_limit_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A fork begins with the memory of the tests' process.
+    monkeypatch.setattr("subprocess.Popen._execute_child", start_interpreter)
     with alongside(tmp_path, threads=1, memory="600MiB") as cluster:
         assert cluster.client is not None
         before = find_members()["worker"]

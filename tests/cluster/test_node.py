@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.cluster.processes import find_members, wait_for, wait_until_gone
@@ -59,8 +58,7 @@ def test_a_node_that_is_taken_away_hands_its_results_over(tmp_path: Path) -> Non
         made = client.submit(make_once, str(tmp_path / "made"), workers="second")
         assert made.result() == 5
         # An announcement to training that the job will end changes nothing.
-        (worker,) = psutil.Process(node.pid).children()
-        for process in (node, worker):
+        for process in (node, find_members(node.pid)["worker"]):
             process.send_signal(signal.SIGUSR1)
             process.send_signal(signal.SIGUSR2)
         node.terminate()
@@ -71,7 +69,7 @@ def test_a_node_that_is_taken_away_hands_its_results_over(tmp_path: Path) -> Non
         assert client.submit(make_list, made, pure=False).result() == [5]
         assert (tmp_path / "made").read_text() == "once\n"
         # All processes of a node are signalled at once, and the last worker has no receiver.
-        members = {item.cmdline()[-1]: item for item in find_members().values()}
+        members = find_members()
         for member in ("scheduler", "worker"):
             members[member].terminate()
         wait_until_gone({"worker": members["worker"]})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import run_fresh
+from tests.forked import run_fresh, spawn_interpreter
 from zindex.errors import ClusterLostError, ConfigError, SourceError
 from zindex.execution.executor import run_together
 from zindex.execution.process_executor import ProcessExecutor
@@ -95,7 +95,9 @@ def test_an_argument_that_cannot_be_unpickled_fails_the_task() -> None:
     assert "in task a-task" in error.value.__notes__
 
 
-def test_all_processes_start_with_the_first_task() -> None:
+def test_all_processes_start_with_the_first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fork may be idle before the pool starts the next process.
+    monkeypatch.setattr("multiprocessing.util.spawnv_passfds", spawn_interpreter)
     with closing(ProcessExecutor(3)) as executor:
         asyncio.run(executor.run(double, 1, key="a-task"))
         assert len(executor._pool._processes) == 3

@@ -5,15 +5,31 @@ whose first line is a comment that begins with a file name is written to that fi
 ``no-run`` and blocks of other languages are skipped.
 """
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
+from tempfile import TemporaryDirectory
 
 from tests.forked import WITHOUT_MEGATRON, run_python
 
 _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([\w./-]+\.yaml)\b")
+
+# Commands of zindex are forks of a process that has imported it. The shell writes their words into
+# one pipe, and reads their exit codes from another one; at its end it writes nothing.
+_COMMANDS = """
+zindex() {
+    local code
+    if [ -n "${_ZINDEX_COMPLETE-}" ]; then command zindex "$@"; return; fi
+    printf '%s\\0' "$BASHPID" "$PWD" "$@" > "$ZINDEX_PIPES/words"
+    read -r code < "$ZINDEX_PIPES/codes"
+    return "$code"
+}
+trap ': > "$ZINDEX_PIPES/words"' EXIT
+"""
 
 
 def run_blocks(guide: Path, folder: Path, environment: Mapping[str, str]) -> None:
@@ -26,15 +42,35 @@ def run_blocks(guide: Path, folder: Path, environment: Mapping[str, str]) -> Non
         elif language == "python":
             done = run_python("-c", WITHOUT_MEGATRON + body, env=environment, cwd=folder)
         elif language == "sh":
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", body],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-            )
+            done = run_shell(body, folder, environment)
         if language in ("python", "sh"):
             said = f"{body}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
             assert done.returncode == 0, said
             assert "Exception ignored" not in done.stderr, said
+
+
+def run_shell(body: str, folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
+    """Run commands in a shell until it ends."""
+    command = ["bash", "-euo", "pipefail", "-c", _COMMANDS + body]
+    with TemporaryDirectory() as pipes:
+        words, codes, printed, errors = (Path(pipes, name) for name in ("words", "codes", "1", "2"))
+        os.mkfifo(words)
+        os.mkfifo(codes)
+        with printed.open("wb") as stdout, errors.open("wb") as stderr:
+            shell = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**environment, "ZINDEX_PIPES": pipes},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        while request := words.read_text():
+            process, place, *arguments = request.split("\0")[:-1]
+            code = "from zindex.cli import main; main()"
+            done = run_python("-c", code, *arguments, env=environment, cwd=Path(place))
+            for number, text in ((1, done.stdout), (2, done.stderr)):
+                with open(f"/proc/{process}/fd/{number}", "a") as stream:
+                    stream.write(text)
+            codes.write_text(f"{done.returncode}\n")
+        return CompletedProcess(command, shell.wait(), printed.read_text(), errors.read_text())

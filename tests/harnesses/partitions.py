@@ -37,6 +37,14 @@ _TTL = 3.0
 #: Seconds of a trial, at most: a worker is lost, its successor starts, and the build ends.
 SECONDS = 120.0
 _ROUTES = "10.231.77"
+#: A worker in the network namespace that its first argument names.
+_WORKER = """
+import ctypes, sys
+from distributed.cli.dask_worker import main
+with open(f"/run/netns/{sys.argv.pop(1)}") as network:
+    assert ctypes.CDLL(None).setns(network.fileno(), 0) == 0
+main()
+"""
 
 
 def _ip(*words: str) -> None:
@@ -110,9 +118,9 @@ class Workers:
                     self.num_starts += 1
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        command = ["ip", "netns", "exec", self.network.names[number], sys.executable, "-m"]
-        command += ["distributed.cli.dask_worker", self.address, "--no-nanny", "--nthreads", "1"]
-        command += ["--no-dashboard", "--local-directory", self.folder, "--death-timeout", "10"]
+        command = [sys.executable, "-c", _WORKER, self.network.names[number], self.address]
+        command += ["--no-nanny", "--nthreads", "1", "--no-dashboard"]
+        command += ["--local-directory", self.folder, "--death-timeout", "10"]
         quiet = subprocess.DEVNULL
         return subprocess.Popen(command, stdout=quiet, stderr=quiet)
 

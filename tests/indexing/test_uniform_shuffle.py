@@ -108,7 +108,7 @@ def test_parts_follow_from_the_number_of_samples(
     [(2, 1), (3, 1), (4, 1), (4, 2), (5, 2), (5, 4), (6, 2), (6, 4), (6, 6)],
 )
 def test_all_orders_are_equally_likely(num_samples: int, min_part_length: int) -> None:
-    trials = 8000
+    trials = 8000 if num_samples == 6 else 2000  # at least eleven for each order
     orders = [
         permute_all(UniformShuffle(num_samples, seed, "train", min_part_length))
         for seed in range(trials)
