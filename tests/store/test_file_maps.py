@@ -16,7 +16,7 @@ from tests.killing import exit_code, fork
 from tests.store.stores import GRID, ONE, build_arrays, count_up
 from tests.store.test_open_files import one, write_flat
 from zindex.errors import VerificationError
-from zindex.store import file_maps
+from zindex.store import file_maps, open_files
 from zindex.store.layout import Codec
 from zindex.store.open import open_store
 from zindex.store.open_files import table
@@ -144,7 +144,7 @@ def test_leases_are_checked_before_maps_are_read(
     writer.start()
     while not table.maps.find_broken():
         time.sleep(0.01)
-    monkeypatch.setattr(file_maps, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(open_files, "CHECK_SECONDS", 0)
     table.end_read(table.begin_read())
     assert not table.maps
     writer.join(30)

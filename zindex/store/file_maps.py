@@ -7,7 +7,7 @@ or whose lease is broken because a process opens it for writing, is read with pr
 import time
 from functools import cache
 
-from zindex.io.leased_maps import CHECK_SECONDS, LeasedMap
+from zindex.io.leased_maps import LeasedMap
 from zindex.io.machine import usable_memory
 from zindex.store.open_array import OpenArray, OpenFile
 
@@ -24,7 +24,8 @@ class FileMaps:
     def __init__(self) -> None:
         self._maps: dict[tuple[OpenArray, int], LeasedMap] = {}
         self._nbytes = 0
-        self._checked = 0.0
+        #: When leases were last checked, by `time.monotonic`.
+        self.checked = 0.0
 
     def __len__(self) -> int:
         return len(self._maps)
@@ -52,13 +53,9 @@ class FileMaps:
             self._nbytes -= made.nbytes
         return made
 
-    def is_due(self) -> bool:
-        """Return whether leases must be checked before maps are read."""
-        return time.monotonic() - self._checked > CHECK_SECONDS
-
     def find_broken(self) -> list[tuple[OpenArray, int]]:
         """Return the files whose leases are broken."""
-        self._checked = time.monotonic()
+        self.checked = time.monotonic()
         return [place for place, made in self._maps.items() if not made.is_held()]
 
 
