@@ -118,7 +118,7 @@ def test_a_dry_run_shows_what_limits_cost(tokenizer: Path, tmp_path: Path) -> No
         (["--column", "prompt"], "--column must be like prompt=question, got 'prompt'"),
         (["--role", "=x"], "--role must be like gpt=assistant, got '=x'"),
         (["--variable", "x=y"], "for a text, got 'x=y': Expecting value"),
-        (["--append-eod", "<no>"], "--append-eod needs the token '<no>', which "),
+        (["--append-eod", "<no>"], "--append-eod needs the token '<no>', /"),
         (["--chat-template", "none"], "--chat-template must be one of 'chatml', "),
     ],
 )

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -178,7 +178,8 @@ def main(settings: dict[str, Any]) -> None:
     tell_take_over()
     if (death := settings.get("death", {})).get("rank") == rank:
         die = partial(os.kill, os.getpid(), death["signal"])
-        death_before(death["number"], STEPS[death["step"]], die=die).__enter__()
+        dying = ExitStack()  # never left
+        dying.enter_context(death_before(death["number"], STEPS[death["step"]], die=die))
     say(rank=rank, joined=True)
     if settings.get("late_on") == rank:
         time.sleep(settings["late"])

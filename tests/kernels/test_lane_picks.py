@@ -25,7 +25,7 @@ def pick_all(
     lags = np.zeros(len(shares), np.int64)
     shape = num_steps + num_ahead, min(len(shares), num_lanes)
     steps = np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape[0], np.int64)
-    count(whole, parts, num_lanes, lags, num_steps, *steps)
+    count(whole, parts, num_lanes, lags, num_steps, *steps, 1 << 62, parts)
     assert lags.sum() == 0
     assert np.abs(lags).max() < _ONE
 

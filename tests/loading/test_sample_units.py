@@ -75,32 +75,32 @@ def test_nine_files_are_shared_equally(
     [(1, 9), (2047, 100), (70_000, 1000), (1_000_003, 1000), (50_000_001, 1000), (300_000, 10**5)],
 )
 def test_an_epoch_has_each_sample_once(num_samples: int, mean: int) -> None:
-    units = choose_units(SampleCount(num_samples, num_samples * mean), 2048, shuffle=True)
-    num_groups = units.num_units // units.share
+    units = choose_units(SampleCount(num_samples, num_samples * mean), 2880, shuffle=True)
+    num_groups, order_of = units.num_groups, (3, "a", 1)
     most = 2048 if num_samples < 100_000 else 40
     chosen = np.linspace(0, num_groups - 1, min(num_groups, most)).astype(int).tolist()
     found, lengths = [], []
     for group in chosen:
-        ranges, order = units.shuffled(group, seed=3, name="a", epoch=1)
+        ranges, order = units.shuffled(group, order_of)
         samples = np.concatenate([np.arange(*one) for one in ranges])
         if order is not None:
             assert sorted(order.tolist()) == [*range(len(samples))]
         found.append(samples)
         first = group * units.share
-        parts = [units.part_of(first + unit, len(samples)) for unit in range(units.share)]
+        parts = [units.part_of(first + unit, order_of) for unit in range(units.share)]
         assert [0, *(stop for _, stop in parts)] == [*(start for start, _ in parts), len(samples)]
         lengths += [stop - start for start, stop in parts]
     every = np.concatenate(found)
     assert len(np.unique(every)) == len(every)
     assert len(every) * mean <= len(chosen) * 2 * UNIT_NBYTES
     assert 0 < min(lengths) <= max(lengths) <= units.max_unit
-    counted = units.lengths(shuffle=True, seed=3, name="a", epoch=1).reshape(num_groups, -1)
+    counted = units.lengths(order_of).reshape(num_groups, -1)
     assert lengths == counted[chosen].ravel().tolist()
     if num_groups == len(chosen):
         assert len(every) == num_samples
         starts, stops = zip(*map(units.range_of, range(units.num_units)), strict=True)
         assert [0, *stops] == [*starts, num_samples]
-        counted = units.lengths(shuffle=False, seed=3, name="a", epoch=1)
+        counted = units.lengths(None)
         assert np.subtract(stops, starts).tolist() == counted.tolist()
 
 
@@ -111,10 +111,47 @@ def test_units_in_object_stores_are_not_grouped() -> None:
 
 
 def test_units_of_large_sources_are_spread_over_all_samples() -> None:
-    units = choose_units(SampleCount(10**9, 10**12), 2048, shuffle=True)
-    ranges, order = units.shuffled(12345, seed=1, name="a", epoch=0)
+    units = choose_units(SampleCount(10**9, 10**12), 2880, shuffle=True)
+    ranges, order = units.shuffled(12345, (1, "a", 0))
     assert order is not None
     starts = sorted(start for start, _ in ranges)
     assert max(np.diff(starts)) < 10**9 * math.log(len(starts)) * 3 / len(starts)
     tenths = Counter(start * 10 // 10**9 for start in starts)
     assert len(tenths) == 10
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_workers", "is_packed"), [(8, 2, False), (5, 0, False), (3, 4, True)]
+)
+def test_no_sample_is_repeated_before_all_were_seen(
+    tmp_path: Path, caches: Path, num_ranks: int, num_workers: int, is_packed: bool
+) -> None:
+    size = 3103
+    write_files(tmp_path, [340] * 8 + [383], 0)
+    folder = pack_files(tmp_path) if is_packed else tmp_path
+    run = Run(lambda: make(folder, cyclic=True), num_ranks, num_workers)
+    slots = num_ranks * max(1, num_workers)
+    for rank in run.ranks:
+        for _ in range(-(-3 * size // slots) * max(1, num_workers)):
+            rank.step()
+    # Worker slots in turn: those of a rank are in turn already.
+    lanes = [
+        [sample["id"] for sample in rank.delivered[worker :: max(1, num_workers)]]
+        for rank in run.ranks
+        for worker in range(max(1, num_workers))
+    ]
+    ids = [name for step in zip(*lanes, strict=True) for name in step]
+    for epoch in range(3):
+        assert len({*ids[epoch * size : (epoch + 1) * size]}) == size
+
+
+@pytest.mark.parametrize("num_samples", [1, 700, 8100, 100_003, 1_500_000])
+def test_units_are_as_large_as_if_samples_were_dealt(num_samples: int) -> None:
+    units = choose_units(SampleCount(num_samples, num_samples * 500), 2880, shuffle=True)
+    dealt = np.zeros(units.share, np.int64)
+    for epoch in range(4):
+        lengths = units.lengths((3, "a", epoch)).reshape(-1, units.share)
+        assert lengths.sum() == num_samples
+        dealt += lengths.sum(0)
+        assert dealt.max() - dealt.min() <= 1
+        assert sorted(dealt, reverse=True) == dealt.tolist()

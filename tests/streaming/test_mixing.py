@@ -121,6 +121,12 @@ def test_no_source_is_a_sample_off(percents: list[float], num_slots: int, num_st
     assert max(find_errors(percents, num_slots, num_steps)) < 1 + 1e-9
 
 
+def test_lanes_of_different_depth_pick_the_same_steps() -> None:
+    # For a few sources few picks are computed at a time, which must be those of all lanes.
+    percents = [3.4504096, 0.92048003, 0.68542785, 0.66351622, 0.36361566, 0.1, 0.1000001]
+    assert max(find_errors(percents, 3, 300)) < 1 + 1e-9
+
+
 def test_a_thousand_sources_have_their_shares() -> None:
     percents = [1 / (i + 1) for i in range(1000)]
     assert find_errors(percents, 1, 3000)[0] < 1 + 1e-9
@@ -148,12 +154,24 @@ def test_an_order_resumes_at_any_pick(percents: list[int], lane: int, start: int
 @pytest.mark.parametrize("slot", [(0, 1), (2, 3), (17, 20)])
 @pytest.mark.parametrize("start", [CHECKPOINT_PICKS - 1, CHECKPOINT_PICKS, 9_001])
 def test_an_order_resumes_from_a_checkpoint(slot: tuple[int, int], start: int) -> None:
-    percents = [0.12345, 0.5, 0.37655]
+    percents = [0.123456789, 0.5, 0.376543211]
     whole, _ = pick(ExactMixing(percents), 12_000, slot=slot)
     _, checkpoint = pick(ExactMixing(percents), start + 1, slot=slot)
     assert (checkpoint is None) == (start < CHECKPOINT_PICKS)
     rest, _ = pick(ExactMixing(percents), 12_000, start=start, slot=slot, checkpoint=checkpoint)
     assert rest == whole[start:]
+
+
+@pytest.mark.parametrize("num_slots", [2, 7, 16])
+def test_shares_are_exact_at_the_end_of_a_period_which_repeats(num_slots: int) -> None:
+    percents = [0.12, 0.5, 0.301, 0.079]
+    table = pick_all(percents, num_slots, 3000)
+    ends = np.cumsum(table[:, :, None] == np.arange(4), axis=1)[:, 999::1000]
+    assert np.all(ends == np.arange(1, 4)[:, None] * [120, 500, 301, 79])
+    assert np.abs(count_errors(percents, table)).max() < 1 + 1e-9
+    rest, checkpoint = pick(ExactMixing(percents), 10**9 + 900, start=10**9, slot=(1, num_slots))
+    assert rest == table[1, :900].tolist()
+    assert checkpoint is None
 
 
 def test_a_checkpoint_of_other_percents_begins_with_exact_shares() -> None:
@@ -177,10 +195,10 @@ def test_a_damaged_checkpoint_is_refused(change: dict[int, object]) -> None:
 
 def test_exhausted_sources_are_replaced_by_percent_whichever_are_known() -> None:
     mixing = ExactMixing([1, 6, 2, 1])
-    drawn = [mixing.replace(step, [1, 2]) for step in range(4000)]
+    drawn = [mixing.replace(step, 0, [1, 2]) for step in range(4000)]
     assert abs(drawn.count(1) - 3000) < 120
     for step, source in enumerate(drawn):
-        assert mixing.replace(step, [0, 1, 2, 3]) in (source, 0, 3)
+        assert mixing.replace(step, 0, [0, 1, 2, 3]) in (source, 0, 3)
 
 
 def test_orders_of_picks_are_part_of_the_format() -> None:
@@ -193,7 +211,7 @@ def test_orders_of_picks_are_part_of_the_format() -> None:
 def test_a_piece_that_ends_within_a_block_continues_its_counts() -> None:
     percents = [3.0**-i for i in range(12)]
     for stop in (1, 64, 333):
-        lanes = [LanePicks(lane, 6, 12) for lane in range(6)]
+        lanes = [LanePicks(lane, 6, [0] * 12) for lane in range(6)]
         picked = []
         for lane in lanes:
             lane.open(percents, 0)

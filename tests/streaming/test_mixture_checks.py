@@ -210,6 +210,7 @@ def test_states_of_single_workers_have_no_changes_of_percents() -> None:
     dataset = make()
     samples = iter(dataset)
     before = list(islice(samples, 5))
+    earlier = dataset.state_dict()
     dataset.set_percents({"a": 0})
     rest = list(islice(samples, 100))
     state = dataset.state_dict()
@@ -226,4 +227,7 @@ def test_states_of_single_workers_have_no_changes_of_percents() -> None:
             resumed.load_state_dict(state)
         other = MergedDataset([Items("a", 50)])
         with pytest.raises(StateMismatchError, match="got dropped 'b'"):
-            other.load_state_dict({key: state[key] for key in state if key != "percents"})
+            other.load_state_dict(earlier)
+        del state["percents"]
+        with pytest.raises(StateMismatchError, match="must have all changes of percents"):
+            other.load_state_dict(state)

@@ -22,8 +22,11 @@ from zindex.indexing.ensure import BuildRequest, Builds, Receive
 logger = logging.getLogger(__name__)
 
 _steps = itertools.count()
-# Processes forked from this one, such as loader workers, cannot use its connections.
-_process = os.getpid()
+# Forks of this process as a rank; they, such as loader workers, cannot use its connections.
+_forks: set[int] = set()
+os.register_at_fork(after_in_child=lambda: _forks.update([os.getpid()] * is_distributed()))
+# Ranks of this process that took over the build of an index, and build later ones at once.
+_builders: set[int] = set()
 _collector: ContextVar[Builds | None] = ContextVar("zindex_collector", default=None)
 
 
@@ -63,12 +66,16 @@ def obtain(
     if may_collect and (collected := _collector.get()) is not None:
         collected.add(request, receive)
         return
-    this = Rank(rank, config.index_timeout, config.index_takeover)
-    if is_distributed() and os.getpid() == _process:
-        this = replace(this, peers=open_step(request.root.name))
+    number = 0 if rank in _builders else rank
+    this, step = Rank(number, config.index_timeout, config.index_takeover), None
+    if is_distributed() and os.getpid() not in _forks:
+        step = open_step(request.root.name)
+        this = replace(this, peers=step)
     with Builds(this, config.follow, max_computed_rows=config.max_computed_rows) as builds:
         builds.add(request, receive)
         builds.finish()
+    if step is not None and step.is_builder:
+        _builders.add(rank)
 
 
 def open_builds(config: BlendedMegatronDatasetConfig, step: RankStep) -> Builds:

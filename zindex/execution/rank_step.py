@@ -54,7 +54,7 @@ class RankStep(AbstractContextManager["RankStep"]):
     Attributes
     ----------
     is_builder
-        Whether this rank builds, known once the step is entered.
+        Whether this rank builds, known once the step is entered, or since it took over.
     is_lost
         Whether the store does not respond; the rank that serves it, usually rank 0, may have died.
     longest_wait
@@ -140,7 +140,8 @@ class RankStep(AbstractContextManager["RankStep"]):
         found = self._ask(self._read_builder)
         if found is None or not (self._builder.is_old(found) or found == _NOBODY):
             return False
-        return self._claim(found)
+        self.is_builder = self._claim(found)
+        return self.is_builder
 
     def _read_builder(self, store: Any) -> str:
         """Return the last heartbeat of the builder; empty before the first."""

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from zindex import schema
-from zindex.arrays import AnyArray, Int64Array, count_from
+from zindex.arrays import AnyArray, Int64Array
 from zindex.kernels.bijection import permute, permute_range, unpermute
 from zindex.plan.build_plan import CountedPlan, SplitPlan
 from zindex.plan.keys import Stage
 from zindex.store.layout import ArrayShape
 from zindex.store.open import Store
-from zindex.store.rows import RowReader, Spans
+from zindex.store.rows import RowReader, Spans, count_from
 
 
 def permute_epochs(

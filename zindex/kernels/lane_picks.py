@@ -3,7 +3,7 @@
 import numpy as np
 
 from zindex.arrays import BoolArray, Float64Array, Int64Array
-from zindex.kernels._jit import jit
+from zindex.kernels._jit import inline, jit
 
 #: Shares and lags are in 2**-55 of a sample.
 LAG_BITS = 55
@@ -19,6 +19,8 @@ _TOTAL, _FIRST, _GIVEN, _PREVIOUS, _FOLLOWING = range(5)
 # Nodes of paths are entries, and steps, numbered after them. Their columns: the last search that
 # found a node, and the node before it. The third one is the queue.
 _FOUND, _PARENT, _QUEUE = range(3)
+# Picks of a source that a half may have more or fewer than its proportion, rounded down.
+_MAX_UNEVEN = 3
 
 
 @jit
@@ -31,6 +33,8 @@ def count_picks(
     sources: Int64Array,
     numbers: Int64Array,
     lengths: Int64Array,
+    num_left: int,
+    following: Int64Array,
 ) -> None:
     """Find the picks of each source by all lanes together, for some steps: the earliest deadlines.
 
@@ -49,6 +53,10 @@ def count_picks(
         Shape (steps, columns), int64. Filled with the sources of each step and their picks.
     lengths
         Shape (steps,), int64. Filled with the columns of each step.
+    num_left
+        Steps until the rates change, at least those of `lengths`.
+    following
+        Shape (sources,), int64: then, the picks of each source in a step, in 2**-55, at most 1.
 
     Notes
     -----
@@ -78,8 +86,15 @@ def count_picks(
                         key = ((lag + _ONE) >> (_LAG_SHIFT + 1) << _SOURCE_BITS) + source
                 elif lag > 0:
                     later = 1
+                    left_then = num_left - row - 1
                     if whole[source] == 0:
                         later = min((_ONE - 1 - lag) // parts[source] + 1, _MAX_LATER)
+                    if later > left_then:
+                        later = left_then + _MAX_LATER
+                        if following[source] > 0:
+                            lag_then = lag + left_then * parts[source]
+                            later = (_ONE - 1 - lag_then) // following[source] + 1 + left_then
+                        later = min(later, _MAX_LATER)
                     key = (later << _KEY_BITS) + ((_ONE - lag) >> _LAG_SHIFT)
                     key = (key << _SOURCE_BITS) + source
                 keys[source] = key
@@ -193,7 +208,7 @@ def halve_picks(
     return num_rows, num_forced
 
 
-@jit
+@inline
 def _round_step(
     size: int,
     row: int,
@@ -293,11 +308,15 @@ def _add_node(node: int, parent: int, search: int, tail: int, nodes: Int64Array)
 @jit
 def _can_change(size: int, change: int, slack: int, total: int, part: int) -> bool:
     """Return whether the first half may have a changed part of some picks."""
-    exact, changed = total * (size // 2), part + change
-    low = exact // size
+    first, changed = size // 2, part + change
+    exact = total * first
+    low, past = exact // size, total // size
+    rest = total - past * size
     if change < 0:
-        return changed >= low - slack
-    return changed <= low + (1 if low * size < exact else 0) + slack
+        least = past * first + max(0, rest - (size - first))
+        return changed >= max(least, low - _MAX_UNEVEN) - slack
+    most = past * first + min(first, rest)
+    return changed <= min(most, low + _MAX_UNEVEN) + slack
 
 
 @jit

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array, address_of
+from zindex.arrays import AnyArray, Int64Array
 from zindex.formats.keyed.keyed_array import KeyedArray, join_records
 from zindex.kernels.widening import widen_rows
 from zindex.keyed.file_values import ColumnRead, CopySpans, FileValues, gather_file_values
 from zindex.samples.batch import empty_array
-from zindex.store.rows import RowReader, Spans, read_many
+from zindex.store.rows import RowReader, Spans, address_of, read_many
 
 _INT64 = np.dtype(np.int64)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int32Array, Int64Array, address_of
+from zindex.arrays import AnyArray, Int32Array, Int64Array
 from zindex.errors import SourceError, StoreNotFoundError, VerificationError
 from zindex.formats.keyed.keyed_array import KeyedArray
 from zindex.io.local import map_file
@@ -22,7 +22,7 @@ from zindex.store.open_array import OpenArray
 from zindex.store.open_files import SPANS_BEFORE_MAPS
 from zindex.store.open_files import table as open_files
 from zindex.store.reader import NO_DECODER, LocalReader, kernel_pays
-from zindex.store.rows import RowReader
+from zindex.store.rows import RowReader, address_of
 from zindex.store.tokens import FlatFile
 
 # What the kernel needs of the record of a file.

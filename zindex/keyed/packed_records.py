@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from zindex.arrays import Int64Array, count_from
+from zindex.arrays import Int64Array
 from zindex.formats.keyed.schema_field import Field
 from zindex.keyed.columns import Items, read_columns
 from zindex.keyed.field_reads import FieldRead, tensor_dtype
@@ -18,6 +18,7 @@ from zindex.keyed.store import KeyedStore
 from zindex.keyed.value_checks import check_values
 from zindex.plan.token_batches import SampleSizes
 from zindex.samples.batch import BatchTensors, Shapes, allocate_arrays
+from zindex.store.rows import count_from
 
 INPUTS, LOSS = "input_ids", "loss_mask"
 RECORDS, FIELDS = "record_ids", "field_ids"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array, count_from
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import SourceError
 from zindex.formats.keyed.value_rules import describe_invalid, find_invalid
 from zindex.keyed.columns import read_columns
@@ -12,6 +12,7 @@ from zindex.keyed.field_reads import FieldRead
 from zindex.keyed.file_values import ColumnRead, CopySpans
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.windows import WindowSpans, divide_spans
+from zindex.store.rows import count_from
 
 
 def spread_records(store: KeyedStore, reads: Sequence[FieldRead], bounds: Int64Array) -> None:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zindex.arrays import Int64Array, count_from
+from zindex.arrays import Int64Array
 from zindex.kernels.packing import SPLIT, FitRules, pack_documents
 from zindex.plan.tail import Tail, count_windows
+from zindex.store.rows import count_from
 
 
 class WindowSpans(NamedTuple):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, gcd
 
 import numpy as np
 
@@ -20,6 +21,12 @@ _MIN_BLOCK = 4
 _MIN_WIDTH = 128
 #: Approximate maximum bytes of a unit, which is held in memory.
 UNIT_NBYTES = 16 << 20
+# Multiples of these are preferred as numbers of units, so that most numbers of worker slots divide
+# them and therefore have equally many, and of groups.
+_SHARED_BY, _GROUPED_BY = (960, 64), (960, 64, 16, 8, 4, 2)
+
+#: Seed, name and epoch of an order; None for the order of the files.
+Order = tuple[int, str, int] | None
 
 
 @lru_cache(maxsize=64)
@@ -55,20 +62,58 @@ def scramble(numbers: UInt64Array, key: np.uint64) -> UInt64Array:
     return found
 
 
+@lru_cache(maxsize=64)
+def _find_last(num_blocks: int, order: Order) -> int:
+    """Return the position of the last block, which may be a shorter one."""
+    if order is None:
+        return num_blocks - 1
+    seed, name, epoch = order
+    return int(keyed_position(num_blocks - 1, num_blocks, seed=seed, name=name, epoch=epoch))
+
+
+@lru_cache(maxsize=64)
+def _find_span(units: "SampleUnits", group: int, order: Order) -> tuple[int, int]:
+    """Return the positions [start, stop) of the samples of a group in all epochs."""
+    past = 0 if order is None else units.num_samples * order[2]
+    start, stop = units.blocks_of(group, order)
+    return past + units.samples_before(start, order), past + units.samples_before(stop, order)
+
+
+def _deal(first: int, stop: int, number: int, count: int) -> tuple[int, int]:
+    """Return the span of one of `count` shares of adjacent things, counted from the first one.
+
+    The shares are as large as if things were dealt to them in turn, thing 0 to the first one.
+
+    Examples
+    --------
+    >>> [_deal(4, 11, number, 3) for number in range(3)]
+    [(0, 2), (2, 5), (5, 7)]
+    """
+    (before, rest), (after, more) = divmod(first, count), divmod(stop, count)
+    start = (after - before) * number + min(more, number) - min(rest, number)
+    return start, start + after - before + (number < more) - (number < rest)
+
+
 @dataclass(frozen=True)
 class SampleUnits:
     """All samples of an epoch in blocks of adjacent ones, these in groups, and these in units.
 
     In an epoch's order the blocks are permuted, so that a group has samples of all files, and its
     samples are permuted again. Worker slots share the units, parts of a group in its order.
+
+    Notes
+    -----
+    Law: if the units of a group are shared by a number of worker slots that divides them, each slot
+    has as many samples, at the end of each epoch, as if samples had been dealt in turn: then none
+    is repeated before all slots together have had all.
     """
 
     num_samples: int
     nbytes: int
     #: Samples of a block; the last block may have fewer.
     block: int
-    #: Blocks of a group; the last group may have fewer.
-    width: int
+    #: Groups of an epoch, equal in blocks or with one more.
+    num_groups: int
     #: Units of a group.
     share: int = 1
 
@@ -80,50 +125,42 @@ class SampleUnits:
     @property
     def num_units(self) -> int:
         """Units of an epoch."""
-        return -(-self.num_blocks // self.width) * self.share
-
-    def range_of(self, unit: int) -> tuple[int, int]:
-        """Return the samples [start, stop) of a unit in the order of the files."""
-        group, length = unit // self.share, self.block * self.width
-        first = group * length
-        start, stop = self.part_of(unit, min(length, self.num_samples - first))
-        return first + start, first + stop
+        return self.num_groups * self.share
 
     @property
     def max_unit(self) -> int:
         """Most samples of a unit."""
-        return -(-self.block * self.width // self.share)
+        return -(-self.block * -(-self.num_blocks // max(1, self.num_groups)) // self.share)
 
-    def part_of(self, unit: int, length: int) -> tuple[int, int]:
-        """Return the positions [start, stop) of a unit in its group of so many samples."""
-        place = unit % self.share
-        return place * length // self.share, (place + 1) * length // self.share
+    def blocks_of(self, group: int, order: Order) -> tuple[int, int]:
+        """Return the positions [start, stop) of the blocks of a group."""
+        first = 0 if order is None else self.num_blocks * order[2]
+        return _deal(first, first + self.num_blocks, group, self.num_groups)
 
-    def lengths(self, *, shuffle: bool, seed: int, name: str, epoch: int) -> Int64Array:
-        """Return the samples of each unit: shape (units,), int64.
+    def samples_before(self, position: int, order: Order) -> int:
+        """Return the samples of the blocks before a position."""
+        missing = self.num_blocks * self.block - self.num_samples
+        return position * self.block - missing * (position > _find_last(self.num_blocks, order))
 
-        Parameters
-        ----------
-        shuffle
-            Whether groups are those of `shuffled`, not in the order of the files.
-        seed, name, epoch
-            Key of the order.
-        """
-        num_groups = self.num_units // self.share
-        blocks = np.full(num_groups, self.width)
-        blocks[-1:] -= num_groups * self.width - self.num_blocks
-        lengths = blocks * self.block
-        if missing := self.num_blocks * self.block - self.num_samples:
-            last = self.num_blocks - 1
-            if shuffle:
-                last = keyed_position(last, self.num_blocks, seed=seed, name=name, epoch=epoch)
-            lengths[last // self.width] -= missing
-        ends = np.arange(self.share + 1) * lengths[:, np.newaxis] // self.share
-        found: Int64Array = np.diff(ends, axis=1).ravel()
-        return found
+    def range_of(self, unit: int) -> tuple[int, int]:
+        """Return the samples [start, stop) of a unit in the order of the files."""
+        start, stop = self.part_of(unit, None)
+        before = self.samples_before(self.blocks_of(unit // self.share, None)[0], None)
+        return before + start, before + stop
+
+    def part_of(self, unit: int, order: Order) -> tuple[int, int]:
+        """Return the positions [start, stop) of a unit in its group."""
+        group, place = divmod(unit, self.share)
+        first, stop = _find_span(self, group, order)
+        return _deal(first, stop, place, self.share)
+
+    def lengths(self, order: Order) -> Int64Array:
+        """Return the samples of each unit in an order: shape (units,), int64."""
+        spans = (self.part_of(unit, order) for unit in range(self.num_units))
+        return np.fromiter((stop - start for start, stop in spans), np.int64, self.num_units)
 
     def shuffled(
-        self, group: int, *, seed: int, name: str, epoch: int
+        self, group: int, order: tuple[int, str, int]
     ) -> tuple[list[tuple[int, int]], Int64Array | None]:
         """Return the samples of a group in the order of an epoch.
 
@@ -131,24 +168,26 @@ class SampleUnits:
         ----------
         group
             Number of the group.
-        seed, name, epoch
-            Key of the order.
+        order
+            The order.
 
         Returns
         -------
         ranges
             Samples [start, stop) of each of its blocks.
-        order
+        places
             Positions in these ranges, shape (samples,), int64; None if blocks have one sample.
         """
-        places = np.arange(group * self.width, min((group + 1) * self.width, self.num_blocks))
+        seed, name, epoch = order
+        start, stop = self.blocks_of(group, order)
+        places = np.arange(start, stop)
         blocks = keyed_order(places, self.num_blocks, seed=seed, name=name, epoch=epoch)
         starts = (blocks * self.block).tolist()
         ranges = [(start, min(start + self.block, self.num_samples)) for start in starts]
-        if self.block == 1 or self.width == 1:
+        if self.block == 1 or len(ranges) == 1:
             return ranges, None
-        count = sum(stop - start for start, stop in ranges)
-        numbers = np.arange(count, dtype=np.uint64) + np.uint64(group * self.block * self.width)
+        first, last = (self.samples_before(one, order) for one in (start, stop))
+        numbers = np.arange(first, last, dtype=np.uint64)
         # All words differ, so any way of sorting has the same result.
         return ranges, np.argsort(scramble(numbers, _order_key(seed, name, epoch)))
 
@@ -172,29 +211,37 @@ def choose_units(
 
     Examples
     --------
-    >>> choose_units(SampleCount(100_000, 100_000_000), 2048, shuffle=True)
-    SampleUnits(num_samples=100000, nbytes=100000000, block=64, width=121, share=160)
-    >>> choose_units(SampleCount(10**9, 10**12), 2048, shuffle=True)
-    SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, width=128, share=1)
+    >>> choose_units(SampleCount(100_000, 100_000_000), 2880, shuffle=True)
+    SampleUnits(num_samples=100000, nbytes=100000000, block=64, num_groups=14, share=192)
+    >>> choose_units(SampleCount(10**9, 10**12), 2880, shuffle=True)
+    SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, num_groups=122880, share=1)
     """
     num_samples, nbytes = count.num_samples, count.nbytes
     mean = max(1, nbytes // max(1, num_samples))
-    length = max(1, min(num_samples // num_units, _MAX_UNIT, UNIT_NBYTES // mean))
-    if not shuffle:
-        return SampleUnits(num_samples, nbytes, length, 1)
+    length = max(1, min(num_samples / num_units, _MAX_UNIT, UNIT_NBYTES // mean))
     largest = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean))
-    if count.is_remote or not grouped:
+    block = 1
+    if shuffle and grouped and not count.is_remote:
+        block = max(1, min(largest, -(-num_samples // (2 * _MIN_WIDTH))))
+    elif shuffle:
         least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
         if count.is_remote:
-            block = max(1, min(_MAX_REQUEST, _REQUEST_NBYTES // mean, max(least, length // 64)))
+            largest, width = min(_MAX_REQUEST, _REQUEST_NBYTES // mean), 64
         else:
-            block = min(largest, max(least, length // _MIN_WIDTH))
-        return SampleUnits(num_samples, nbytes, block, max(1, length // block))
-    block = min(largest, -(-num_samples // (2 * _MIN_WIDTH)))
-    if block <= 1:
-        return SampleUnits(num_samples, nbytes, 1, length)
-    widest = max(_MIN_WIDTH * largest, length)
-    # Groups of equal sizes.
-    num_blocks, num_groups = -(-num_samples // block), -(-num_samples // widest)
-    share = max(1, round(num_samples / num_groups / length))
-    return SampleUnits(num_samples, nbytes, block, -(-num_blocks // num_groups), share)
+            width = _MIN_WIDTH
+        block = max(1, min(largest, max(least, int(length) // width)))
+        grouped, length = False, max(length, block)
+    widest = max(_MIN_WIDTH * largest, length) if grouped and block > 1 else length
+    num_blocks = -(-num_samples // block)
+    num_groups = min(num_blocks, ceil(num_samples / widest))
+    for number in _GROUPED_BY:
+        if 4 * number <= num_groups:
+            num_groups = min(num_blocks, -(-num_groups // number) * number)
+            break
+    share = max(1, round(num_samples / max(1, num_groups) / length))
+    for number in _SHARED_BY:
+        step = number // gcd(number, num_groups)
+        if step <= share:
+            share -= share % step
+            break
+    return SampleUnits(num_samples, nbytes, block, num_groups, share)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zindex.arrays import BoolArray, Int64Array, count_from
+from zindex.arrays import BoolArray, Int64Array
+from zindex.store.rows import count_from
 
 #: The empty set.
 EMPTY: Int64Array = np.empty((0, 2), np.int64)

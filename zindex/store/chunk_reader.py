@@ -13,14 +13,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array, count_from
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError, check_choice
 from zindex.io.system_errors import reading, unreadable
 from zindex.store.codecs import checksum
 from zindex.store.layout import ArrayLayout
 from zindex.store.open_array import OpenArray, OpenFile
 from zindex.store.open_files import table
-from zindex.store.rows import RowReader
+from zindex.store.rows import RowReader, count_from
 from zindex.store.shard import ArrayFiles, decode_chunk
 
 #: When an inner chunk is verified: on first use in a process, at every read, or never.

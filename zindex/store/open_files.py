@@ -257,7 +257,7 @@ class FileTable:
     def begin_read(self) -> int:
         """Keep all descriptors and maps open for a kernel, until `end_read`."""
         with self.lock:
-            if self.maps and self.maps.is_due():
+            if self.watcher is not None and self.maps.is_due():
                 self._drop_broken()
             self.clock += 1
             self.active[self.clock] = None

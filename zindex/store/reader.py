@@ -7,13 +7,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array, address_of
+from zindex.arrays import AnyArray, Int64Array
 from zindex.io.helper_threads import run_with_helpers
 from zindex.store.chunk_reader import FileReader
 from zindex.store.codecs import lend_decoder
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import table
-from zindex.store.rows import RowReader, Spans, check_counts, check_places, read_one_by_one
+from zindex.store.rows import (
+    RowReader,
+    Spans,
+    address_of,
+    check_counts,
+    check_places,
+    read_one_by_one,
+)
 
 #: Called when a store is opened, so that its readers see the current files.
 forget_open_shards = table.forget

@@ -1,7 +1,8 @@
 """Positional readers: the interface of all readers, and rounds that read many arrays at once."""
 
+import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -245,3 +246,24 @@ def read_many(wanted: Sequence[Spans]) -> list[AnyArray]:
         rows = read_round([wanted[number] for number in numbers])
         results.update(zip(numbers, rows, strict=True))
     return [results[number] for number in range(len(wanted))]
+
+
+def address_of(array: AnyArray) -> int:
+    """Return the address of a writable array in C order, in a third of numpy's time.
+
+    It is 0 if the array is empty.
+    """
+    return ctypes.addressof(ctypes.c_char.from_buffer(cast("Any", array))) if array.size else 0
+
+
+def count_from(starts: Int64Array, counts: Int64Array) -> Int64Array:
+    """Return runs of consecutive integers, concatenated: ``counts[i]`` of them from ``starts[i]``.
+
+    Examples
+    --------
+    >>> count_from(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    numbers = np.repeat(starts - np.cumsum(counts) + counts, counts)
+    numbers += np.arange(len(numbers))
+    return numbers

@@ -32,7 +32,7 @@ from zindex.store.commit import fingerprint
 
 # Units of an epoch, unless these would be too large: the samples of any two worker slots differ by
 # one unit at most. A process function is called for each unit.
-_NUM_UNITS, _NUM_CALLS = 2048, 512
+_NUM_UNITS, _NUM_CALLS = 2880, 576
 # Files that are read at a time if they can only be read in order, and groups of them that are left.
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
 # Samples of a unit that are cut out of their blocks together.
@@ -237,7 +237,7 @@ class FilesDataset(IterableDataset[Sample]):
         # The units of a group follow each other, so its blocks are kept for the next ones.
         key = unit.part // self.units.share, unit.order
         raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
-        start, stop = self.units.part_of(unit.part, len(raws))
+        start, stop = self.units.part_of(unit.part, unit.order)
         for first in range(start + unit.skip, stop, _NUM_PARSED):
             yield raws[first : min(first + _NUM_PARSED, stop)]
 
@@ -246,9 +246,7 @@ class FilesDataset(IterableDataset[Sample]):
         assert self.units is not None
         if unit.order is None:
             return [self.units.range_of(unit.part)], None
-        seed, name, epoch = unit.order
-        group = unit.part // self.units.share
-        return self.units.shuffled(group, seed=seed, name=name, epoch=epoch)
+        return self.units.shuffled(unit.part // self.units.share, unit.order)
 
     def _begin(self, unit: Unit, threads: DaemonPool) -> SampleRequests:
         """Return the requests for a unit, which is a group of its own in object stores."""

@@ -7,13 +7,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.io.object_calls import may_fork
+from zindex.loading.file_agreement import agree_on_files
+from zindex.loading.stateful_loaders import join_workers
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
-from zindex.streaming.file_agreement import agree_on_files
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
-from zindex.streaming.stateful_loaders import join_workers
 
 #: What the samples of a batch are of.
 BatchFrom = Literal["mixture", "source"]

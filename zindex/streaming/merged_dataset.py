@@ -11,7 +11,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from zindex.errors import check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.loading.percent_board import PercentBoard
+from zindex.loading.resharding import refuse_resharding
 from zindex.loading.sampler import check_ranks
+from zindex.loading.stateful_loaders import join_workers
 from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.plan.percent_schedules import is_read
 from zindex.plan.settings import check_whole
@@ -26,14 +28,13 @@ from zindex.streaming.mixed_streams import (
     YieldStream,
     make_mixing,
 )
-from zindex.streaming.mixture_changes import MixtureFacts, describe_mixtures, name_children
+from zindex.streaming.mixture_changes import MixtureFacts
+from zindex.streaming.mixture_tree import describe_mixtures, list_leaves, name_children
 from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
-from zindex.streaming.resharding import refuse_resharding
 from zindex.streaming.source_streams import GrownStream, SourceStream, open_source
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import LoadedState, State, load_state, slot_state
-from zindex.streaming.stateful_loaders import join_workers
 from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot
 
 # Every sample's state begins with a Head.
@@ -73,8 +74,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         Called with an iterator over mixed samples, it yields other samples (dicts). It is called
         again every ``yield_segment`` samples, and must yield buffered samples when its input ends.
     mixing
-        ``"exact"`` keeps the number of samples of each dataset within one of its share at all
-        times, over all worker slots and nearly always in each of them
+        ``"exact"`` keeps the number of samples of each dataset, also of nested ones, within one of
+        its share at all times, over all worker slots and nearly always in each of them
         (`zindex.streaming.mixing.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples per call of the yield function, which are reread on resuming. A resumed run keeps
@@ -453,23 +454,26 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         return YieldStream(path, self.customized_yield_fn, self.yield_segment, open_mixed, start)
 
     def _open_mixed(self, path: str, start: StreamStart) -> Stream:
-        children = name_children(self, path)
-        numbers = {id(dataset): number for number, dataset in enumerate(self.datasets)}
-        # The mixture of an earlier job, while a segment is finished that it has begun.
-        mixture = start.origin.mixtures.get(path) or dict(describe_mixtures(self, path))[path]
-        _, named, samples_per_pick = mixture
+        # The mixtures of an earlier job, while a segment is finished that it has begun.
+        mixtures = start.origin.mixtures
+        if path not in mixtures:
+            mixtures = dict(describe_mixtures(self, path))
         streams: list[Stream | SourceStream | GrownStream] = []
-        for name, _ in named:
-            dataset = children[name]
+        for leaf in list_leaves(mixtures, path):
+            owner, place = self, path
+            for name, inner in leaf.groups:
+                owner, place = name_children(owner, place)[name], inner
+            dataset = name_children(owner, place)[leaf.name]
             if isinstance(dataset, MergedDataset):
-                streams.append(dataset._open(f"{path}{numbers[id(dataset)]}/", start))
+                number = [id(one) for one in owner.datasets].index(id(dataset))
+                streams.append(dataset._open(f"{place}{number}/", start))
             else:
-                streams.append(open_source(self._make_source(dataset), start))
+                streams.append(open_source(owner._make_source(dataset), start))
         return MixedStream(
             path,
             streams,
-            make_mixing(mixture, path, start),
+            make_mixing(mixtures, path, start),
             start,
             stop_on_first=self.stop_on_first,
-            samples_per_pick=samples_per_pick,
+            samples_per_pick=mixtures[path][2],
         )

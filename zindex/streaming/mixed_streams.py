@@ -13,7 +13,8 @@ from zindex.errors import SourceError
 from zindex.loading.lane_picks import Checkpoint
 from zindex.plan.percent_schedules import parse_percent
 from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
-from zindex.streaming.percents import LanePieces
+from zindex.streaming.mixture_tree import Mixtures, list_leaves
+from zindex.streaming.percents import LanePieces, Pieces, SpreadPieces
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import (
     EMPTY_BLOCK,
@@ -48,19 +49,19 @@ class Stream(Protocol):
     def __iter__(self) -> Iterator[Sample]: ...
 
 
-def make_mixing(mixture: Sequence[Any], path: str, start: StreamStart) -> Mixing:
+def make_mixing(mixtures: Mixtures, path: str, start: StreamStart) -> Mixing:
     """Return the order of the picks of a mixture in a worker slot.
 
     Parameters
     ----------
-    mixture
-        Its mixing, its sources and the samples of a pick, as in `StreamOrigin.mixtures`.
+    mixtures
+        The mixture, and those within it, as in `StreamOrigin.mixtures`.
     path
         Path of the mixture; that of the outermost one is ``"/"``.
     start
         Where the worker slot starts.
     """
-    mixing, children, samples_per_pick = mixture
+    mixing, children, samples_per_pick, *_ = mixtures[path]
     if mixing != "exact":
         return CogdataMixing([percent for _, percent in children])
     schedules = [
@@ -68,15 +69,22 @@ def make_mixing(mixture: Sequence[Any], path: str, start: StreamStart) -> Mixing
         for name, percent in children
     ]
     worker = get_worker_info()
+    pieces: Pieces = LanePieces(
+        schedules,
+        start.board if path == "/" else None,
+        iteration=start.origin.iteration,
+        base=start.origin.delivered.get(path, 0),
+        step=start.slot.count * samples_per_pick,
+        process=0 if worker is None else 1 + worker.id,
+    )
+    leaves = list_leaves(mixtures, path)
+    if any(leaf.groups for leaf in leaves):
+        pieces = SpreadPieces(pieces, [(leaf.child, leaf.share) for leaf in leaves])
+    owed = start.origin.owed.get(path, {})
     return ExactMixing(
-        LanePieces(
-            schedules,
-            start.board if path == "/" else None,
-            iteration=start.origin.iteration,
-            base=start.origin.delivered.get(path, 0),
-            step=start.slot.count * samples_per_pick,
-            process=0 if worker is None else 1 + worker.id,
-        )
+        pieces,
+        [owed.get(leaf.name, 0) for leaf in leaves],
+        [[inner for _, inner in leaf.groups] for leaf in leaves],
     )
 
 
@@ -184,7 +192,7 @@ class MixedStream:
                     if chosen not in left:
                         if num_given:  # the source has ended
                             break
-                        chosen = self._mixing.replace(num_picks, [*left])
+                        chosen = self._mixing.replace(num_picks, pick, [*left])
                     if chosen is None:
                         break
                     found = next(left[chosen], None)

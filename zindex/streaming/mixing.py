@@ -4,9 +4,21 @@ import math
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
+from typing import Any
 
+import numpy as np
+
+from zindex.arrays import Int64Array
 from zindex.errors import StateMismatchError
-from zindex.loading.lane_picks import BLOCK_PICKS, CHECKPOINT_PICKS, Checkpoint, LanePicks
+from zindex.kernels.lane_picks import LAG_BITS
+from zindex.loading.lane_picks import (
+    BLOCK_PICKS,
+    CHECKPOINT_PICKS,
+    Checkpoint,
+    LanePicks,
+    Percent,
+    to_units,
+)
 from zindex.streaming.percents import ConstantPercents, Pieces
 from zindex.streaming.worker_slots import WorkerSlot
 
@@ -24,25 +36,43 @@ class ExactMixing:
     percents
         Finite numbers >= 0, at least one of them > 0, or pieces of them. Only their ratios matter.
         A source of percent 0 is never picked.
+    owed
+        Of each source, the picks that earlier worker slots owe it, in 2**-30: its share of all
+        their picks minus its own. None without them.
+    groups
+        Nested mixtures that each source is in, from the outermost one on.
 
     Notes
     -----
     Law: after N picks of each of L worker slots, a source of share p was picked more than
     ``N * L * p - 1`` and less than ``N * L * p + 1`` times by all of them, up to rounding of shares
     by ``N * L * sources * 2**-55``. Each of them has this count divided by L, rounded up or down,
-    and is less than one sample off, too: such a division exists for all steps, and is found for
-    4,096 of them at a time; where it does not continue the steps before, a slot was up to 2 off,
-    measured in one count in a million of random mixtures. Cost of a pick with 16 sources: 0.1
-    microseconds for one slot, 4 for 16, 10 for 1,024; with 1,000 sources, 3 and, for 8 slots, 55.
+    and is less than one sample off, too. Such a division exists for all steps, because turns of L
+    picks of a source and steps of L picks are the nodes of a bipartite graph of degree L, whose
+    edges can be coloured by L slots (König 1916). Shares with a common period of up to 2**17 picks
+    of all sources in one slot are divided for the whole period, which is repeated, so both laws
+    hold forever. Others are divided for 4,096 picks at a time, with 4,096 more in view; where this
+    does not continue the picks before, a slot was up to 2 off, measured in 2 of a million counts
+    of random mixtures. Cost of a pick with 16 sources: 0.1 microseconds for one slot, 4 for 16, 10
+    for 1,024; with 1,000 sources, 3 and, for 8 slots, 55; none after the first period.
 
-    A piece continues the counts of the pieces before. After a change that could not be foreseen,
-    a slot is up to 2 off, until the slots are balanced again.
+    A piece continues the counts of the pieces before, and planned ones are in view. A change that
+    could not be foreseen can leave more than a sample owed in any order: sources that lack part of
+    a sample can all become frequent at once. A slot was up to 2 off, until the slots are balanced
+    again.
     """
 
-    def __init__(self, percents: Sequence[float] | Pieces) -> None:
+    def __init__(
+        self,
+        percents: Sequence[Percent] | Pieces,
+        owed: Sequence[int] = (),
+        groups: Sequence[Sequence[str]] = (),
+    ) -> None:
         fixed = isinstance(percents, Sequence)
         self._pieces: Pieces = ConstantPercents(percents) if fixed else percents  # type: ignore[arg-type, assignment]
-        self._percents: Sequence[float] = self._pieces.at(0).percents
+        self._percents: Sequence[Percent] = self._pieces.at(0).percents
+        self._owed = owed or [0] * self._pieces.num_sources
+        self._groups = groups or [()] * self._pieces.num_sources
 
     def blocks(
         self, slot: WorkerSlot, start: int, checkpoint: Checkpoint | None = None
@@ -64,14 +94,28 @@ class ExactMixing:
         StateMismatchError
             If the checkpoint is damaged, or of a piece that is not known.
         """
+        for own, report, _ in self._read(slot, start, checkpoint):
+            yield own.tolist(), report
+
+    def _read(
+        self,
+        slot: WorkerSlot,
+        start: int,
+        checkpoint: Checkpoint | None,
+        shared: dict[int, Any] | None = None,
+    ) -> Iterator[tuple[Int64Array, Checkpoint | None, LanePicks]]:
+        """Yield blocks, with the picks that they end."""
         pieces = self._pieces
-        picks = LanePicks(slot.index, slot.count, pieces.num_sources)
+        picks = LanePicks(slot.index, slot.count, self._owed, shared)
         begin = 0
         if checkpoint is not None and len(checkpoint) > _NUM_FACTS:
             begin = self._find_piece(checkpoint)
         self._open_piece(picks, begin)
         if checkpoint is not None and checkpoint[1] == picks.id:
             picks.restore(checkpoint, start - begin)
+        elif picks.period:
+            stop = pieces.reserve(begin, start)
+            picks.skip(start if stop is None else min(start, stop))
         elif checkpoint is not None or start >= CHECKPOINT_PICKS:
             begin = pieces.at(start).start
             self._open_piece(picks, begin)
@@ -79,22 +123,21 @@ class ExactMixing:
         while True:
             stop = pieces.reserve(begin, begin + picks.step + BLOCK_PICKS)
             while stop is None or begin + picks.step < stop:
-                due = picks.step % CHECKPOINT_PICKS == 0 and (begin or picks.step)
-                report = picks.checkpoint() if due else None
-                length = (
-                    BLOCK_PICKS if stop is None else min(BLOCK_PICKS, stop - begin - picks.step)
-                )
-                own = picks.advance(length)
-                skip = max(0, start - (begin + picks.step - length))
-                if skip < length:
-                    yield own[skip:].tolist(), report
+                due = begin + picks.step > 0 and picks.step % CHECKPOINT_PICKS == 0
+                report = picks.checkpoint() if due and not picks.period else None
+                most = BLOCK_PICKS if stop is None else min(BLOCK_PICKS, stop - begin - picks.step)
+                own = picks.advance(most)
+                skip = max(0, start - (begin + picks.step - len(own)))
+                if skip < len(own):
+                    yield own[skip:], report, picks
                 stop = pieces.reserve(begin, begin + picks.step + BLOCK_PICKS)
             begin = stop
             self._open_piece(picks, begin)
 
     def _open_piece(self, picks: LanePicks, begin: int) -> None:
         self._percents = self._pieces.at(begin).percents
-        picks.open(self._percents, begin)
+        later = [(piece.start - begin, piece.percents) for piece in self._pieces.planned(begin)]
+        picks.open(self._percents, begin, later)
 
     def _find_piece(self, checkpoint: Checkpoint) -> int:
         """Return the first pick of the piece of a checkpoint."""
@@ -106,19 +149,55 @@ class ExactMixing:
             )
         return begin
 
+    def count_owed(self, positions: Sequence[tuple[int, Checkpoint | None]]) -> list[int]:
+        """Return the picks that all worker slots together owe each source, in 2**-30.
+
+        Parameters
+        ----------
+        positions
+            Picks of each worker slot, and its last checkpoint.
+        """
+        count, stop = len(positions), max(picks for picks, _ in positions)
+        owed, shared = np.zeros(self._pieces.num_sources, np.int64), dict[int, Any]()
+        first = max(range(count), key=lambda index: positions[index][0])
+        for index, (start, checkpoint) in enumerate(positions):
+            if start == stop and index != first:
+                continue
+            # What a slot has not picked up to the last pick of any counts as owed.
+            slot = WorkerSlot.at(index, count, 1)
+            for own, _, picks in self._read(slot, start, checkpoint, shared):
+                missing = own[: stop - start]
+                owed += np.bincount(missing, minlength=len(owed)) << LAG_BITS
+                owed -= np.array(picks.shares) * len(missing)
+                start += len(own)
+                if start >= stop:
+                    if index == first:
+                        owed += picks.owed(start - stop)
+                    break
+        return to_units(owed)
+
     def may_pick(self, left: Sequence[int], start: int) -> bool:
         """Return whether any of some sources has a percent > 0 at pick ``start`` or later."""
         return any(self._percents[source] > 0 for source in left) or self._pieces.may_pick(
             left, start
         )
 
-    def replace(self, step: int, left: Sequence[int]) -> int | None:
+    def replace(self, step: int, pick: int, left: Sequence[int]) -> int | None:
         """Return the pick instead of an exhausted source, of those left; None to skip it.
 
-        Sources are drawn by percent, in the current piece. A source that is not drawn changes
-        nothing, so this does not depend on which sources are known to be exhausted.
+        Sources are drawn by percent, in the current piece, from the innermost mixture that has any.
+        A source that is not drawn changes nothing, so this does not depend on which sources are
+        known to be exhausted.
         """
-        open_ones = [source for source in left if self._percents[source] > 0]
+        groups, own = self._groups, self._groups[pick]
+        open_ones: list[int] = []
+        for depth in range(len(own), -1, -1):
+            if not open_ones:
+                open_ones = [
+                    source
+                    for source in left
+                    if self._percents[source] > 0 and groups[source][:depth] == own[:depth]
+                ]
 
         def wait(source: int) -> float:
             word = blake2b(b"%d %d" % (step, source), digest_size=6).digest()
@@ -156,7 +235,7 @@ class CogdataMixing:
         """Return whether any source is left."""
         return bool(left)
 
-    def replace(self, step: int, left: Sequence[int]) -> int | None:
+    def replace(self, step: int, pick: int, left: Sequence[int]) -> int | None:
         """Return None: picks of exhausted sources are skipped."""
         return None
 

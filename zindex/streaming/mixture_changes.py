@@ -6,24 +6,19 @@ the files that it had, and later ones are over all.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from zindex.errors import SourceError, StateMismatchError
-from zindex.plan.percent_schedules import parse_percent
 from zindex.sources.file_listing import describe_growth
 from zindex.streaming import resuming
-from zindex.streaming.protocols import is_mixture
+from zindex.streaming.mixture_tree import Mixtures
 from zindex.streaming.sources import StreamSource, list_files
 from zindex.streaming.state import LoadedState
 from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions
 
 logger = logging.getLogger(__name__)
-
-#: Path -> mixing, the sources of the mixture, each with its percent as JSON, samples of a pick.
-Mixtures = Mapping[str, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -53,30 +48,6 @@ class MixtureFacts:
             mixtures=self.mixtures,
             files=self.files,
         )
-
-
-def name_children(mixture: Any, path: str = "/") -> dict[str, Any]:
-    """Return the datasets of a mixture by name; nested mixtures without one by their paths."""
-    names = [dataset.name for dataset in mixture.datasets]
-    return {
-        f"{path}{number}/"
-        if is_mixture(dataset) and (not name or names.count(name) > 1)
-        else name: dataset
-        for number, (name, dataset) in enumerate(zip(names, mixture.datasets, strict=True))
-    }
-
-
-def describe_mixtures(mixture: Any, path: str = "/") -> Iterator[tuple[str, list[Any]]]:
-    """Yield the paths of a mixture and of nested ones, each as in `Mixtures`."""
-    children = [
-        [name, [*map(list, schedule)] if len(schedule) > 1 else schedule[0][1]]
-        for name, dataset in name_children(mixture, path).items()
-        if (schedule := parse_percent(dataset.percent))
-    ]
-    yield path, [mixture.mixing, children, mixture.samples_per_pick]
-    for number, dataset in enumerate(mixture.datasets):
-        if is_mixture(dataset):
-            yield from describe_mixtures(dataset, f"{path}{number}/")
 
 
 def adapt(
@@ -154,8 +125,8 @@ def _compare(old: StreamOrigin, facts: MixtureFacts) -> list[str]:
         found = [f"added {name!r}" for name in sorted(names - kept)]
         return found + [f"dropped {name!r}" for name in sorted(kept - names)]
     found = []
-    for path, (mixing, children, number) in facts.mixtures.items():
-        before_mixing, before, before_number = old.mixtures.get(path, (mixing, [], number))
+    for path, (mixing, children, number, *_) in facts.mixtures.items():
+        before_mixing, before, before_number, *_ = old.mixtures.get(path, (mixing, [], number))
         then, now = dict(before), dict(children)
         found += [
             f"added {name!r} with percent {now[name]}"
@@ -231,7 +202,7 @@ def _grow(
 def _check_segments(origin: StreamOrigin, facts: MixtureFacts) -> None:
     """Raise if unfinished segments of a yield function need a mixture that is not there."""
     for older in origin.older.values():
-        for path, (_, then, _) in older["mixtures"].items():
+        for path, (_, then, *_) in older["mixtures"].items():
             now = dict(facts.mixtures.get(path, ["", []])[1])
             missing = [name for name, _ in then if name not in now]
             if missing:

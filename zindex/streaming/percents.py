@@ -4,16 +4,19 @@ A piece is a span of the stream in which all percents are constant. Positions ar
 whole stream, of all worker slots together; each slot begins a piece at the same one of its picks.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
 
 from zindex.errors import ConfigError
+from zindex.loading.lane_picks import Percent, to_fraction
 from zindex.loading.percent_board import Change, PercentBoard, gather_requests
 from zindex.plan.percent_schedules import Schedule, is_percent, is_read, parse_percent, percent_at
 from zindex.plan.tail import Tail
-from zindex.streaming.mixture_changes import name_children
+from zindex.streaming.mixture_tree import name_children
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Piece:
 
     #: First pick of the worker slot.
     start: int
-    percents: tuple[float, ...]
+    percents: tuple[Percent, ...]
 
 
 class Pieces(Protocol):
@@ -33,6 +36,10 @@ class Pieces(Protocol):
 
     def at(self, pick: int) -> Piece:
         """Return the piece of a pick."""
+        ...
+
+    def planned(self, start: int) -> list[Piece]:
+        """Return the pieces after that of a pick, if no percents are set after it."""
         ...
 
     def reserve(self, start: int, stop: int) -> int | None:
@@ -50,13 +57,17 @@ class Pieces(Protocol):
 class ConstantPercents:
     """A single piece."""
 
-    def __init__(self, percents: Sequence[float]) -> None:
+    def __init__(self, percents: Sequence[Percent]) -> None:
         self.num_sources = len(percents)
         self._piece = Piece(0, tuple(percents))
 
     def at(self, pick: int) -> Piece:
         """Return the piece."""
         return self._piece
+
+    def planned(self, start: int) -> list[Piece]:
+        """Return no pieces."""
+        return []
 
     def reserve(self, start: int, stop: int) -> int | None:
         """Return None."""
@@ -102,17 +113,33 @@ class LanePieces:
 
     @cached_property
     def _pieces(self) -> list[Piece]:
+        return self._list()
+
+    def _list(self, last: float = math.inf) -> list[Piece]:
+        """Return the pieces, without changes after pick `last`."""
         changes: dict[int, dict[str, float]] = {}
         for iteration, sample, percents in self._changes:
             if iteration <= self._iteration:
                 changes[sample if iteration == self._iteration else 0] = percents
+        changes = {sample: changes[sample] for sample in changes if self._pick_of(sample) <= last}
         starts = {start for _, schedule in self._children for start, _ in schedule}
         found: dict[int, Piece] = {}
         for sample in sorted(starts | {*changes}):
             # Of the pieces that begin at one pick, the last one counts.
-            pick = max(0, -(-(sample - self._base) // self._step))
+            pick = self._pick_of(sample)
             found[pick] = Piece(pick, self._percents_at(sample, changes))
         return [*found.values()]
+
+    def _pick_of(self, sample: int) -> int:
+        """Return the first pick of the worker slot at a sample or after it."""
+        return max(0, -(-(sample - self._base) // self._step))
+
+    def planned(self, start: int) -> list[Piece]:
+        """Return the pieces after that of a pick, if no percents are set after it.
+
+        All worker slots know these at that pick, whichever later changes they have read.
+        """
+        return [piece for piece in self._list(start) if piece.start > start]
 
     def _percents_at(self, sample: int, changes: dict[int, dict[str, float]]) -> tuple[float, ...]:
         made = [start for start in changes if start <= sample]
@@ -145,6 +172,43 @@ class LanePieces:
         return any(
             piece.percents[source] > 0 for piece in (self.at(start), *rest) for source in sources
         )
+
+
+class SpreadPieces:
+    """The pieces of a mixture whose nested mixtures are taken apart into their sources.
+
+    Parameters
+    ----------
+    pieces
+        Those of the datasets of the mixture.
+    spread
+        Of each source, the number of the dataset that it is in, and its share of that.
+    """
+
+    def __init__(self, pieces: Pieces, spread: Sequence[tuple[int, Fraction]]) -> None:
+        self.num_sources = len(spread)
+        self._pieces, self._spread = pieces, spread
+
+    def at(self, pick: int) -> Piece:
+        """Return the piece of a pick."""
+        return self._spread_out(self._pieces.at(pick))
+
+    def _spread_out(self, piece: Piece) -> Piece:
+        percents = [to_fraction(percent) for percent in piece.percents]
+        return Piece(piece.start, tuple(percents[number] * share for number, share in self._spread))
+
+    def planned(self, start: int) -> list[Piece]:
+        """Return the pieces after that of a pick, if no percents are set after it."""
+        return [*map(self._spread_out, self._pieces.planned(start))]
+
+    def reserve(self, start: int, stop: int) -> int | None:
+        """Return the start of the piece after that of a pick, having announced picks."""
+        return self._pieces.reserve(start, stop)
+
+    def may_pick(self, sources: Sequence[int], start: int) -> bool:
+        """Return whether any of some sources has a percent > 0 at a pick or later."""
+        numbers = [self._spread[source][0] for source in sources if self._spread[source][1]]
+        return self._pieces.may_pick(numbers, start)
 
 
 def check_percents(percents: Sequence[Any], *, exact: bool) -> None:

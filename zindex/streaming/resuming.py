@@ -6,8 +6,12 @@ from itertools import chain, islice
 from typing import Any
 
 from zindex.errors import StateMismatchError
+from zindex.loading.percent_board import PercentBoard
 from zindex.plan.settings import check_whole
 from zindex.streaming import worker_slots
+from zindex.streaming.mixed_streams import make_mixing
+from zindex.streaming.mixing import ExactMixing
+from zindex.streaming.mixture_tree import list_leaves
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SEED_STEP, split_urls
 from zindex.streaming.sources import StreamSource
@@ -223,10 +227,29 @@ def find_origin(
         ends={view: old.ends[view] for view in old.ends if view not in finished},
         files={view: old.files[view] for view in old.files if view not in finished},
         delivered=given,
+        owed=_count_owed(loaded),
         skipped=skipped,
         orphans=orphans,
         older=older,
     )
+
+
+def _count_owed(loaded: LoadedState) -> dict[str, dict[str, int]]:
+    """Return the picks that all worker slots together owe each source of each mixture."""
+    origin, board = loaded.origin, PercentBoard(loaded.changes)
+    owed = dict(origin.owed)
+    for path, (name, *_) in origin.mixtures.items():
+        positions = [
+            (worker_slots.picks_begun(own.get(f"mix {path}", 0)), own.get(f"lags {path}"))
+            for own in (loaded.entries.get(slot.index, {}) for slot in loaded.slots)
+        ]
+        if name == "exact" and any(picks for picks, _ in positions):
+            start = worker_slots.StreamStart(loaded.slots[0], origin, {}, board)
+            mixing = make_mixing(origin.mixtures, path, start)
+            assert isinstance(mixing, ExactMixing)
+            names = [leaf.name for leaf in list_leaves(origin.mixtures, path)]
+            owed[path] = dict(zip(names, mixing.count_owed(positions), strict=True))
+    return owed
 
 
 def follow(

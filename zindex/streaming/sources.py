@@ -92,8 +92,8 @@ class StreamSource:
         units = getattr(self.dataset, "units", None)
         if units is None or not self.dataset.can_skip or self.kind == "files":
             return None
-        key = {"seed": self.seed, "name": self.name, "epoch": epoch}
-        found: Int64Array = units.lengths(shuffle=self.order == "keyed", **key)
+        order = (self.seed, self.name, epoch) if self.order == "keyed" else None
+        found: Int64Array = units.lengths(order)
         return found
 
     def check(self) -> "StreamSource":

@@ -277,10 +277,13 @@ class StreamOrigin:
     ancestors: tuple[str, ...] = ()
     #: Number of the iteration over the dataset; each one has another order.
     iteration: int = 0
-    #: Path of a mixture -> its mixing, its sources, each with its percent, and samples of a pick.
+    #: Path of a mixture -> its mixing, its sources, each with its percent, samples of a pick, and
+    #: paths of nested mixtures that are taken apart; see `mixture_changes.Mixtures`.
     mixtures: Mapping[str, list[Any]] = field(default_factory=dict)
     #: Path of a mixture -> its samples by earlier worker slots.
     delivered: Mapping[str, int] = field(default_factory=dict)
+    #: Path of a mixture -> source -> picks that earlier worker slots owe it, in 2**-30.
+    owed: Mapping[str, dict[str, int]] = field(default_factory=dict)
     #: View -> the list of its files; see `PartFiles.listing`. The view of a source over what it had
     #: first has its name; those after it has grown are ``NAME@1``, ``NAME@2``, ...
     files: Mapping[str, str] = field(default_factory=dict)
@@ -311,7 +314,10 @@ class StreamOrigin:
 
     def to_json(self) -> dict[str, Any]:
         """Return the origin as JSON values."""
-        return {"version": STATE_VERSION, **json.loads(json.dumps(asdict(self)))}
+        fields = asdict(self)
+        if not self.owed:  # as in states of earlier versions
+            del fields["owed"]
+        return {"version": STATE_VERSION, **json.loads(json.dumps(fields))}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "StreamOrigin":
@@ -320,7 +326,7 @@ class StreamOrigin:
         # Earlier versions had the number of files, or less.
         counts = fields.get("num_files", {}).items()
         earlier = {"files": {view: first_files(count) for view, count in counts}}
-        own = {name: {} for name in ("mixtures", "delivered", "ends")} | earlier | own
+        own = {name: {} for name in ("mixtures", "delivered", "owed", "ends")} | earlier | own
         return parse_as(cls, own, "the state of a stream")
 
 

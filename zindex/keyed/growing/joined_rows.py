@@ -6,11 +6,11 @@ from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from zindex.arrays import AnyArray, Int64Array, count_from
+from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import StoreNotFoundError, VerificationError
 from zindex.store.layout import ArrayShape
 from zindex.store.reader import count_spans
-from zindex.store.rows import RoundReader, RowReader, Spans, read_many
+from zindex.store.rows import RoundReader, RowReader, Spans, count_from, read_many
 
 
 class Parts(NamedTuple):

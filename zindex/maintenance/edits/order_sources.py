@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from zindex.arrays import Int64Array, count_from
+from zindex.arrays import Int64Array
 from zindex.errors import VerificationError
 from zindex.indexing.computed_arrays import KeyedEpochs
 from zindex.indexing.index_arrays import IndexArrays, keyed_documents, keyed_samples
@@ -22,7 +22,7 @@ from zindex.plan.index_plan import IndexPlan
 from zindex.plan.journal import Source
 from zindex.plan.keys import Stage, split_key
 from zindex.store.commit import fingerprint
-from zindex.store.rows import Spans, read_many
+from zindex.store.rows import Spans, count_from, read_many
 
 
 class SampleParts(NamedTuple):
