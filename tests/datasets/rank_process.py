@@ -140,12 +140,12 @@ def summarize(datasets: list[Any]) -> list[Any]:
     return summary
 
 
-def wait_for_all(store: Any) -> None:
+def wait_for_all(store: Any, word: str = "joined") -> None:
     """Let no rank go before all have joined the process group, which would fail."""
-    store.add("joined", 1)
+    store.add(word, 1)
     # The rank that serves the store ends only after it has seen all of them.
     with suppress(dist.DistNetworkError):
-        while store.add("joined", 0) < dist.get_world_size():
+        while store.add(word, 0) < dist.get_world_size():
             time.sleep(0.01)
 
 
@@ -158,7 +158,13 @@ def main(settings: dict[str, Any]) -> None:
     else:
         dist.init_process_group("gloo")
         rank = dist.get_rank()
-    wait_for_all(dist.distributed_c10d._get_default_store())
+    store = dist.distributed_c10d._get_default_store()
+    wait_for_all(store)
+    if (death := settings.get("death", {})).get("rank") == rank:
+        wait_for_all(store, "gone on")  # the others ask no more, when the store stops
+    else:
+        with suppress(dist.DistNetworkError):
+            store.add("gone on", 1)
     for name in COLLECTIVES:
         setattr(dist, name, refuse)
     RankStep.grace = settings.get("grace", RankStep.grace)
@@ -176,7 +182,7 @@ def main(settings: dict[str, Any]) -> None:
     absent = settings.get("absent", [])
     slow_down(settings.get("task_seconds", 0))
     tell_take_over()
-    if (death := settings.get("death", {})).get("rank") == rank:
+    if death.get("rank") == rank:
         die = partial(os.kill, os.getpid(), death["signal"])
         dying = ExitStack()  # never left
         dying.enter_context(death_before(death["number"], STEPS[death["step"]], die=die))

@@ -24,10 +24,18 @@ logger = logging.getLogger(__name__)
 _steps = itertools.count()
 # Forks of this process as a rank; they, such as loader workers, cannot use its connections.
 _forks: set[int] = set()
-os.register_at_fork(after_in_child=lambda: _forks.update([os.getpid()] * is_distributed()))
 # Ranks of this process that took over the build of an index, and build later ones at once.
 _builders: set[int] = set()
 _collector: ContextVar[Builds | None] = ContextVar("zindex_collector", default=None)
+
+
+def _note_fork() -> None:
+    """Note a fork of a rank."""
+    if is_distributed():
+        _forks.add(os.getpid())
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 @contextmanager
