@@ -18,7 +18,7 @@ from zindex.streaming import (
     MetaDistributedWebDataset,
     to_state,
 )
-from zindex.streaming.files_dataset import RecordIterableDataset
+from zindex.streaming.record_iterable_dataset import RecordIterableDataset
 
 SERIAL = SerialExecutor()
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zindex.processing.collate import PadCollate as PadCollate
     from zindex.processing.collate import mixed_collate as mixed_collate
     from zindex.processing.collate import stack_collate as stack_collate
+    from zindex.processing.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
     from zindex.processing.image_samples import (
         ImageJsonlProcessFnBuilder as ImageJsonlProcessFnBuilder,
     )
@@ -39,11 +40,9 @@ if TYPE_CHECKING:
     from zindex.streaming.files_dataset import (
         MetaDistributedWebDataset as MetaDistributedWebDataset,
     )
-    from zindex.streaming.files_dataset import RecordIterableDataset as RecordIterableDataset
     from zindex.streaming.files_dataset import (
         SimpleDistributedWebDataset as SimpleDistributedWebDataset,
     )
-    from zindex.streaming.image_jsonl import ImageJsonlDataset as ImageJsonlDataset
     from zindex.streaming.lengths.advice import advise as advise
     from zindex.streaming.lengths.draws import epochs_of as epochs_of
     from zindex.streaming.lengths.draws import (
@@ -54,6 +53,9 @@ if TYPE_CHECKING:
     from zindex.streaming.loader import StreamLoader as StreamLoader
     from zindex.streaming.loader import stream_loader as stream_loader
     from zindex.streaming.merged_dataset import MergedDataset as MergedDataset
+    from zindex.streaming.record_iterable_dataset import (
+        RecordIterableDataset as RecordIterableDataset,
+    )
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
     from zindex.streaming.state import gather_states as gather_states

@@ -1,4 +1,4 @@
-"""Stream the samples of jsonl files, tar archives and stores of records, part by part."""
+"""Stream the samples of jsonl files and tar archives, part by part."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
-from zindex.io.objects import PlaceLike
 from zindex.io.request_threads import DaemonPool
 from zindex.loading.sample_units import UNIT_NBYTES, SampleUnits, choose_units
-from zindex.loading.stored_records import PART_LENGTH, StoredRecords
 from zindex.loading.stream_orders import keyed_order, take_turns
 from zindex.plan.settings import check_whole
 from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
@@ -446,50 +444,3 @@ class SimpleDistributedWebDataset(MetaDistributedWebDataset):
     ) -> None:
         super().__init__(path, process_fn, shuffle_buffer=shuffle_buffer)
         self.seed = seed
-
-
-class RecordIterableDataset(FilesDataset):
-    """Records of an imported store, as a replacement for the files that they were imported from.
-
-    Samples and process functions are the same as for `MetaDistributedWebDataset` and
-    `JsonlIterableDataset` on those files. Seeking to a part takes constant time.
-
-    Parameters
-    ----------
-    path
-        Path or URL of a store written by ``zindex import``.
-    process_fn
-        As for `JsonlIterableDataset`.
-    fields
-        Fields to read; None reads all.
-    shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
-    part_length
-        Records per part.
-
-    Raises
-    ------
-    ConfigError
-        If a setting is invalid, or the store has no such field.
-    StoreNotFoundError
-        If the store does not exist or is not committed.
-    StoreError
-        If it is not a store of records.
-
-    Notes
-    -----
-    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
-    shuffling or resuming, which `MergedDataset` does.
-    """
-
-    def __init__(
-        self,
-        path: PlaceLike,
-        process_fn: ProcessFn | None = None,
-        *,
-        fields: Sequence[str] | None = None,
-        shuffle_buffer: int = 1000,
-        part_length: int = PART_LENGTH,
-    ) -> None:
-        files = StoredRecords(path, fields=fields, part_length=part_length)
-        super().__init__(files, process_fn, shuffle_buffer)

@@ -30,9 +30,10 @@ from zindex.streaming.mixed_streams import (
 )
 from zindex.streaming.mixture_changes import MixtureFacts
 from zindex.streaming.mixture_tree import describe_mixtures, list_leaves, name_children
+from zindex.streaming.open_source import GrownStream, open_source
 from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
-from zindex.streaming.source_streams import GrownStream, SourceStream, open_source
+from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import LoadedState, State, load_state, slot_state
 from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot

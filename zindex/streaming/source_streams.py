@@ -1,12 +1,10 @@
 """Read the samples of one source in one worker slot, each with a checkpoint of its position."""
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import chain, count, groupby, islice, repeat
-from operator import itemgetter, length_hint
+from itertools import chain, count, islice, repeat
+from operator import length_hint
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -19,19 +17,16 @@ from zindex.loading.stream_orders import (
     shuffle_like_cogdata,
     shuffle_samples,
 )
-from zindex.processing.document_window import PackedText
 from zindex.sources.unit_requests import Unit
 from zindex.streaming.protocols import Sample
-from zindex.streaming.sources import StreamSource, list_views, read_items
+from zindex.streaming.sources import StreamSource, read_items
 from zindex.streaming.worker_slots import (
-    WHOLE,
     Changes,
     Cursor,
     Entries,
     StreamStart,
     UnreadPartitions,
     WorkerSlot,
-    write_changes,
 )
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
@@ -40,11 +35,11 @@ _MAX_EPOCHS = 1 << 20
 #: In the cursor of a packed source: the sample's number in its part times this, and the tokens.
 TOKENS = 1 << 32
 # Epochs without a sequence after which a packed source is found to be empty.
-_MAX_IDLE = 1000
+MAX_IDLE = 1000
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
 
-class _Item(NamedTuple):
+class Item(NamedTuple):
     """A part or file that a worker slot reads."""
 
     number: int
@@ -68,7 +63,7 @@ class _Item(NamedTuple):
 
 
 @contextmanager
-def _naming(item: _Item, source: StreamSource) -> Iterator[None]:
+def naming(item: Item, source: StreamSource) -> Iterator[None]:
     """Add the part or file that is read to errors."""
     try:
         yield
@@ -177,7 +172,7 @@ class _ReadStream(SourceStream):
         finished, start, skipped = self._cursor
         while (item := self._item(finished, start)) is not None:
             delivered, blocks = item.num_skipped, item.blocks
-            with _naming(item, self.source):
+            with naming(item, self.source):
                 if delivered < item.begun:
                     blocks = _drop(blocks, item.begun - delivered)
                     delivered = item.begun
@@ -203,7 +198,7 @@ class _ReadStream(SourceStream):
                 )
         self._cursor = finished, 0, skipped
 
-    def _item(self, finished: int, start: int) -> _Item | None:
+    def _item(self, finished: int, start: int) -> Item | None:
         """Return the next part or file, or None at the end.
 
         Parameters
@@ -262,13 +257,13 @@ class PartStream(_ReadStream):
             and dataset.files.parses_blocks
         )
 
-    def _item(self, finished: int, start: int) -> _Item | None:
+    def _item(self, finished: int, start: int) -> Item | None:
         number, begun = self.unread.item(self.slot.index + self.slot.count * finished)
         if number >= self._end:
             return None
         return self._open(number, max(start, begun), self._upcoming(finished))
 
-    def _open(self, number: int, begun: int, upcoming: Iterator[Unit] | None = None) -> _Item:
+    def _open(self, number: int, begun: int, upcoming: Iterator[Unit] | None = None) -> Item:
         """Return a part by its number in all epochs."""
         source, num_items = self.source, self._num_items
         epoch, part = divmod(number, num_items)
@@ -304,7 +299,7 @@ class PartStream(_ReadStream):
         if not is_keyed:
             # In file order, a worker slot reads only every k-th part.
             num_items //= math.gcd(num_items, self.slot.count)
-        return _Item(part, blocks, labels, num_items, begun, num_skipped, number)
+        return Item(part, blocks, labels, num_items, begun, num_skipped, number)
 
     def _unit(self, part: int, epoch: int, begun: int) -> Unit:
         """Return a unit of files, without samples that were delivered if these can be skipped."""
@@ -322,91 +317,10 @@ class PartStream(_ReadStream):
             yield self._unit(part, epoch, begun)
 
 
-class PackedStream(PartStream):
-    """Sequences of the texts of all parts, which continue from part to part.
-
-    The process function's ``pack`` is called once. Of the next part, the cursor has the samples
-    that are in delivered sequences, and the tokens of the next one that are: one number. It ends
-    with the pieces of documents that have been read but not delivered, each as the number of its
-    part in all epochs, of the sample in the part, and of the piece in the sample.
-    """
-
-    _scale, _labels_all = TOKENS, False
-    makes_blocks = False
-
-    def __init__(self, source: StreamSource, start: StreamStart) -> None:
-        super().__init__(source, start)
-        self.source = replace(source, dataset=source.dataset.without_process_fn())
-        self._pack = source.dataset.process_fn.pack
-
-    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
-        """Yield the sequences of the worker slot, each with the entries that it changed."""
-        key, dataset = self.source.key, self.source.dataset
-        self._fed: deque[tuple[int, int]] = deque()
-        self._labels_now: Sample = {}
-        finished, start, skipped, *pieces = self._cursor
-        self._next = finished, start
-        self._num_idle = num_before = 0
-        held = list(self._reread(pieces))
-        other = dataset.num_skipped - skipped
-        for made in self._pack(self._feed(), held):
-            for _ in range(made.num_done - num_before):
-                self._fed.popleft()
-            num_before, self._num_idle = made.num_done, 0
-            finished, row = self._fed[0] if self._fed else self._next
-            if made.place is not None:
-                epoch = made.place[0] // self.source.num_items
-                self._labels_now = self._labels(self.source.seed, epoch)
-            sample = made.sample
-            sample.update(self._labels_now)
-            left = ((*place, number) for place, number in made.held)
-            cursor = finished, row * TOKENS + made.num_tokens, dataset.num_skipped - other, *left
-            self._cursor = cursor
-            yield sample, (None, key, cursor)
-        self._cursor = *self._next, dataset.num_skipped - other
-
-    def _feed(self) -> Iterator[PackedText]:
-        """Yield the texts of all parts, each with its tokens in delivered sequences."""
-        finished, start = self._next
-        while (item := self._item(finished, start)) is not None:
-            self._labels_now = item.labels
-            first, num_tokens = divmod(item.begun, TOKENS)
-            with _naming(item, self.source):
-                for row, sample in enumerate(item.samples, item.num_skipped):
-                    if row >= first:
-                        self._fed.append((finished, row))
-                        self._next = finished, row + 1
-                        begun = num_tokens if row == first else 0
-                        yield PackedText(sample, begun, (item.turn, row))
-            finished, start = finished + 1, 0
-            self._num_idle += 1
-            if self.source.cyclic and self._num_idle >= _MAX_IDLE * item.num_items:
-                raise SourceError(
-                    f"{self.source.name!r} must give sequences in every loader worker, "
-                    f"{_MAX_IDLE} epochs of worker {self.slot.worker} of rank {self.slot.rank} "
-                    "gave none; check the texts"
-                )
-        self._next = finished, 0
-
-    def _reread(self, held: Sequence[Sequence[int]]) -> Iterator[PackedText]:
-        """Yield the texts of pieces that have been read but not delivered, in order."""
-        for turn, of_part in groupby(held, key=itemgetter(0)):
-            rows: dict[int, set[int]] = {}
-            for _, row, piece in of_part:
-                rows.setdefault(row, set()).add(piece)
-            item = self._open(turn, min(rows) * TOKENS)
-            with _naming(item, self.source):
-                numbered = enumerate(item.samples, item.num_skipped)
-                found = dict(islice((one for one in numbered if one[0] in rows), len(rows)))
-            for row, pieces in rows.items():
-                whole = WHOLE in pieces
-                yield PackedText(found[row], 0, (turn, row), None if whole else pieces)
-
-
 class UrlStream(_ReadStream):
     """Whole files as cogdata distributes them: by stride, in order, repeated if they are few."""
 
-    def _item(self, finished: int, start: int) -> _Item | None:
+    def _item(self, finished: int, start: int) -> Item | None:
         dataset, slot = self.source.dataset, self.slot
         own = split_urls(len(dataset.urls), slot)
         if self.unread == UnreadPartitions():
@@ -423,7 +337,7 @@ class UrlStream(_ReadStream):
         labels = self._labels(seed, epoch)
         read = self.source.labelled(labels).read_url
         samples = shuffle_like_cogdata(read(url), dataset.shuffle_buffer, seed=seed)
-        return _Item(url, _label(samples, labels, self.source.name), labels, num_items, start)
+        return Item(url, _label(samples, labels, self.source.name), labels, num_items, start)
 
 
 def split_urls(num_urls: int, slot: WorkerSlot) -> list[int]:
@@ -487,38 +401,3 @@ class ItemStream(SourceStream):
         if source.order == "cogdata_block2m":
             return block_order(positions, size, seed=source.seed + SEED_STEP * epoch)
         return positions
-
-
-class GrownStream:
-    """A source to which files were added: its views one after the other, oldest first."""
-
-    def __init__(self, views: Sequence[SourceStream]) -> None:
-        self._views = views
-
-    def entries(self) -> Entries:
-        """Return the checkpoint of the worker slot."""
-        return {key: value for view in self._views for key, value in view.entries().items()}
-
-    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
-        """Yield the samples of the worker slot, each with the entries that it changed."""
-        ended: Entries = {}
-        for view in self._views:
-            pairs = view.pairs()
-            for sample, (_, key, cursor) in islice(pairs, 1):
-                yield sample, (write_changes(ended), key, cursor)
-            yield from pairs
-            ended |= view.entries()
-
-
-def open_source(source: StreamSource, start: StreamStart) -> SourceStream | GrownStream:
-    """Return the stream of a source in a worker slot."""
-    views = list_views(source, start.origin)
-    opened = [_open_view(view, start) for view in views]
-    return opened[0] if len(opened) == 1 else GrownStream(opened)
-
-
-def _open_view(source: StreamSource, start: StreamStart) -> SourceStream:
-    if source.is_packed:
-        return PackedStream(source, start)
-    kinds = {"files": UrlStream, "parts": PartStream, "items": ItemStream}
-    return kinds[source.kind](source, start)

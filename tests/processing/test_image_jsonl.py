@@ -9,8 +9,8 @@ import pytest
 
 from tests.sources.archives import write_jsonl
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming import image_jsonl
-from zindex.streaming.image_jsonl import ImageJsonlDataset
+from zindex.processing import image_jsonl
+from zindex.processing.image_jsonl import ImageJsonlDataset
 
 Image = pytest.importorskip("PIL.Image", reason="needs the extra 'streaming'")
 
