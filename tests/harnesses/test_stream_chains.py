@@ -7,6 +7,7 @@ import pytest
 from tests.harnesses.stream_chains import trial
 
 
-@pytest.mark.parametrize("seed", range(8))
+# With 10092, samples read before a change of percents arrive after it, as the first of a rank.
+@pytest.mark.parametrize("seed", [*range(8), 10092])
 def test_chains(seed: int) -> None:
     trial(random.Random(seed))

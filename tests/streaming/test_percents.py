@@ -17,6 +17,7 @@ from zindex.plan.percent_schedules import Schedule
 from zindex.streaming import MergedDataset
 from zindex.streaming.mixing import ExactMixing
 from zindex.streaming.percents import LanePieces
+from zindex.streaming.state import list_changes
 from zindex.streaming.worker_slots import WorkerSlot
 
 SIZES = [(1, 0), (2, 2), (3, 1)]
@@ -242,3 +243,10 @@ def test_ranks_of_a_process_group_change_at_one_sample(tmp_path: Path) -> None:
         assert rank.exitcode == 0
     # The second rank has computed 128 picks.
     assert {(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)} == {"[[0, 256, {'a': 3}]]"}
+
+
+def test_the_first_samples_of_a_rank_do_not_hide_later_changes() -> None:
+    old, new = [0, 5, {"a": 1.0}], [0, 9, {"a": 2.0}]
+    state = {"percents": [old, new], "begun percents": [old]}
+    assert list_changes(state) == [(0, 5, {"a": 1.0}), (0, 9, {"a": 2.0})]
+    assert list_changes({"begun percents": [old]}) == [(0, 5, {"a": 1.0})]

@@ -35,7 +35,7 @@ from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
-from zindex.streaming.state import LoadedState, State, load_state, slot_state
+from zindex.streaming.state import BEGUN_PERCENTS, LoadedState, State, load_state, slot_state
 from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot
 
 # Every sample's state begins with a Head.
@@ -437,7 +437,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             )
         begin |= {"origin": start.origin.to_json()}
         if board.changes:
-            begin["percents"] = [[*change] for change in board.changes]
+            begin[BEGUN_PERCENTS] = [[*change] for change in board.changes]
         start = replace(start, board=board)
         stream = self._open("/", start, ignore_yield)
         if self.tail is not Tail.EXACT:

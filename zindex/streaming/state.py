@@ -5,7 +5,8 @@ that updates one dict with ``to_state`` of every batch always has the checkpoint
 batches, independent of prefetched ones. The entry of worker slot I of N is named ``"leaf NAME
 @I/N"`` for a source, ``"mix PATH @I/N"`` and ``"lags PATH @I/N"`` for the picks of a mixture, or
 ``"yield PATH @I/N"``; ``"origin"`` is the start of all worker slots, and ``"percents"`` are those
-that were set while training.
+that were set while training; ``"begun percents"`` come with the first samples, and are those that
+were set before these were read.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from zindex.streaming import worker_slots
 
 State = dict[str, Any]
 
+#: Changes of percents in the first state of a rank, beside those of `MergedDataset.set_percents`.
+BEGUN_PERCENTS = "begun percents"
 _COGDATA_KEYS = ("__datasetname__", "__dprank__", "__workerid__", "__seed__")
 
 
@@ -178,7 +181,30 @@ def merge_states(states: Iterable[State]) -> State:
     for state in [*given, *map(_own_entries, owned)]:
         merged.update(state)
     merged.pop("own", None)
+    if changes := max(map(list_changes, given), key=_last_place, default=[]):
+        merged["percents"] = [[*change] for change in changes]
     return merged
+
+
+def list_changes(state: State) -> list[Change]:
+    """Return the changes of percents of a state.
+
+    The first sample of a rank may arrive after `MergedDataset.set_percents`, but it only has the
+    changes from before.
+    """
+    found = [
+        [
+            parse_as(tuple[int, int, dict[str, float]], change, "a state")
+            for change in state.get(key, ())
+        ]
+        for key in (BEGUN_PERCENTS, "percents")
+    ]
+    return max(found, key=_last_place)
+
+
+def _last_place(changes: Sequence[Change]) -> tuple[int, int]:
+    """Return the iteration and sample of the last change; those of each state include the first."""
+    return changes[-1][:2] if changes else (-1, -1)
 
 
 def _own_entries(state: State) -> State:
@@ -191,7 +217,7 @@ def _own_entries(state: State) -> State:
     def is_own(key: str) -> bool:
         name, _, place = key.rpartition(" @")
         of_rank = name in ("turn", "resumed")
-        return key in ("origin", "percents") or (
+        return key in ("origin", "percents", BEGUN_PERCENTS) or (
             place == f"{rank}/{num_ranks}" if of_rank else place in own_slots
         )
 
@@ -330,7 +356,7 @@ def _read_state(state: State) -> LoadedState:
         if key.startswith("resumed ") and value[0] == origin.id:
             flat.update(value[1])
     for key, value in state.items():
-        if key in ("origin", "own", "percents") or key.startswith("resumed "):
+        if key in ("origin", "own", "percents", BEGUN_PERCENTS) or key.startswith("resumed "):
             continue
         if value[0] not in known:
             raise StateMismatchError(
@@ -352,10 +378,7 @@ def _read_state(state: State) -> LoadedState:
             slots.setdefault(number, {})[name] = value
     own = state.get("own")
     own = None if own is None else (own[0], own[1])
-    changes = [
-        parse_as(tuple[int, int, dict[str, float]], change, "a state")
-        for change in state.get("percents", ())
-    ]
+    changes = list_changes(state)
     return LoadedState(origin, slots, num_ranks, num_slots, turns, own, changes)
 
 
