@@ -106,4 +106,5 @@ def search_sorted(boundaries: Rows, values: Int64Array, most: int) -> Int64Array
     sizes = rows[1] - rows[0]
     is_before = block[:, 0] < np.repeat(values, sizes)
     owners = np.repeat(np.arange(len(values)), sizes)
-    return rows[0] + np.bincount(owners[is_before], minlength=len(values))
+    positions: Int64Array = rows[0] + np.bincount(owners[is_before], minlength=len(values))
+    return positions
