@@ -17,11 +17,10 @@ from zindex.formats.keyed.keyed_array import KeyedArray
 from zindex.io.local import map_file
 from zindex.kernels import gather_extents
 from zindex.kernels.gather import DESCRIPTORS, MAPS, USED
-from zindex.store.codecs import lend_decoder
 from zindex.store.open_array import OpenArray
 from zindex.store.open_files import SPANS_BEFORE_MAPS
 from zindex.store.open_files import table as open_files
-from zindex.store.reader import NO_DECODER, LocalReader, kernel_pays
+from zindex.store.reader import LocalReader, kernel_pays, lend_if_needed
 from zindex.store.rows import RowReader, address_of
 from zindex.store.tokens import FlatFile
 
@@ -323,7 +322,7 @@ def gather_file_values(reads: Mapping[int, ColumnRead]) -> dict[int, int]:
     while True:
         ticket = open_files.begin_read()
         try:
-            with lend_decoder(decoder_nbytes) if decoder_nbytes else NO_DECODER as decoder:
+            with lend_if_needed(decoder_nbytes) as decoder:
                 where = starts, stops, places, *buffer, decoder, state
                 is_done = gather_extents.gather_extents(fields, *where)
         finally:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -34,8 +34,7 @@ FEW_SPANS = 2
 SPANS_BEFORE_KERNEL = 1024
 _SCRATCH_NBYTES = 1 << 17
 _SMALL_NBYTES = 1 << 14
-#: Lent instead of a decoder where none is needed.
-NO_DECODER = nullcontext(0)
+_NO_DECODER = nullcontext(0)
 _INT64 = np.dtype(np.int64)
 _WIDTHS = {np.dtype(np.int32): -4, np.dtype(np.uint32): 4, np.dtype(np.int64): -8}
 # Fewer tokens, or an eighth as many if compressed, are read faster than a thread wakes up.
@@ -115,6 +114,11 @@ class LocalReader(FileReader):
         return _call_gather(
             fields, start, start + len(rows), start, np.zeros(3, np.int64), array.decoder_nbytes
         )
+
+
+def lend_if_needed(decoder_nbytes: int) -> AbstractContextManager[int]:
+    """Lend a decoder to a kernel, see `lend_decoder`, or the address 0 if it needs none."""
+    return lend_decoder(decoder_nbytes) if decoder_nbytes else _NO_DECODER
 
 
 def count_spans(wanted: Iterable[Spans]) -> None:
@@ -267,7 +271,7 @@ def _call_gather(
     address = address_of(scratch)
     ticket = table.begin_read()
     try:
-        with lend_decoder(decoder_nbytes) if decoder_nbytes else NO_DECODER as decoder:
+        with lend_if_needed(decoder_nbytes) as decoder:
             return gather(fields, starts, stops, places, address, _SCRATCH_NBYTES, decoder, state)
     finally:
         table.end_read(ticket)
@@ -378,7 +382,7 @@ def read_samples(
         outputs = tokens, labels, loss_mask, next_sample
         needed = array.decoder_nbytes
         wanted = index.columns, record, positions, rows, extra, pad
-        with lend_decoder(needed) if needed else NO_DECODER as decoder:
+        with lend_if_needed(needed) as decoder:
             return int(fill(*wanted, *scratch, decoder, *outputs))
 
     tokens_per_thread = _TOKENS_PER_THREAD // (16 if array.decoder_nbytes else 1)

@@ -192,12 +192,13 @@ class ExactMixing:
         groups, own = self._groups, self._groups[pick]
         open_ones: list[int] = []
         for depth in range(len(own), -1, -1):
-            if not open_ones:
-                open_ones = [
-                    source
-                    for source in left
-                    if self._percents[source] > 0 and groups[source][:depth] == own[:depth]
-                ]
+            open_ones = [
+                source
+                for source in left
+                if self._percents[source] > 0 and groups[source][:depth] == own[:depth]
+            ]
+            if open_ones:
+                break
 
         def wait(source: int) -> float:
             word = blake2b(b"%d %d" % (step, source), digest_size=6).digest()

@@ -39,14 +39,15 @@ def name_children(mixture: Any, path: str = "/") -> dict[str, Any]:
 
 def describe_mixtures(mixture: Any, path: str = "/") -> Iterator[tuple[str, list[Any]]]:
     """Yield the paths of a mixture and of nested ones, each as in `Mixtures`."""
+    named = name_children(mixture, path)
     children = [
         [name, [*map(list, schedule)] if len(schedule) > 1 else schedule[0][1]]
-        for name, dataset in name_children(mixture, path).items()
+        for name, dataset in named.items()
         if (schedule := parse_percent(dataset.percent))
     ]
     nested = [
         (name, f"{path}{number}/", dataset)
-        for number, (name, dataset) in enumerate(name_children(mixture, path).items())
+        for number, (name, dataset) in enumerate(named.items())
         if is_mixture(dataset)
     ]
     apart = {name: inner for name, inner, one in nested if _is_taken_apart(mixture, one)}

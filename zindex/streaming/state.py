@@ -180,7 +180,8 @@ def merge_states(states: Iterable[State]) -> State:
     # Entries of other ranks are those that a rank has loaded, so its own ones are added last.
     for state in [*given, *map(_own_entries, owned)]:
         merged.update(state)
-    merged.pop("own", None)
+    for key in ("own", BEGUN_PERCENTS):
+        merged.pop(key, None)
     if changes := max(map(list_changes, given), key=_last_place, default=[]):
         merged["percents"] = [[*change] for change in changes]
     return merged
@@ -217,7 +218,7 @@ def _own_entries(state: State) -> State:
     def is_own(key: str) -> bool:
         name, _, place = key.rpartition(" @")
         of_rank = name in ("turn", "resumed")
-        return key in ("origin", "percents", BEGUN_PERCENTS) or (
+        return key == "origin" or (
             place == f"{rank}/{num_ranks}" if of_rank else place in own_slots
         )
 

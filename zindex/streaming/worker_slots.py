@@ -278,7 +278,7 @@ class StreamOrigin:
     #: Number of the iteration over the dataset; each one has another order.
     iteration: int = 0
     #: Path of a mixture -> its mixing, its sources, each with its percent, samples of a pick, and
-    #: paths of nested mixtures that are taken apart; see `mixture_changes.Mixtures`.
+    #: paths of nested mixtures that are taken apart; see `mixture_tree.Mixtures`.
     mixtures: Mapping[str, list[Any]] = field(default_factory=dict)
     #: Path of a mixture -> its samples by earlier worker slots.
     delivered: Mapping[str, int] = field(default_factory=dict)
