@@ -65,7 +65,10 @@ def open_local(file: SourceFile) -> Iterator[int]:
     path = file.path
     try:
         with reading(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            if file.growing is not None:
+                descriptor = file.growing.open()
+            else:
+                descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         if file.copy is not None:
             raise StoreNotFoundError(
@@ -74,7 +77,7 @@ def open_local(file: SourceFile) -> Iterator[int]:
         raise StoreNotFoundError(f"no file {file.url} any more; restore it") from None
     try:
         nbytes = os.fstat(descriptor).st_size
-        if nbytes != file.size:
+        if nbytes != file.size and (file.growing is None or file.growing.is_done):
             raise SourceError(
                 f"{file.url} must have {file.size:,} bytes, as when it was listed, it has "
                 f"{nbytes:,}; it was changed since, so open the source again"
@@ -88,6 +91,8 @@ def read_local(file: SourceFile, descriptor: int, offset: int, nbytes: int) -> b
     """Return up to ``nbytes`` bytes of an open file, as it is stored."""
     if file.full_nbytes is not None and file.frames is None:
         nbytes = max(0, min(nbytes, (file.nbytes or 0) - offset))
+    if file.growing is not None:
+        file.growing.wait_for(min(offset + nbytes, file.nbytes or 0))
     with reading(file.path):
         return os.pread(descriptor, nbytes, offset)
 

@@ -12,6 +12,7 @@ from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io.brace_patterns import expand_braces, split_at_commas
 from zindex.io.files import list_keys
 from zindex.io.frames import Frames
+from zindex.io.growing_copy import GrowingCopy
 from zindex.io.local import local_path
 from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
 from zindex.io.system_errors import reading
@@ -47,6 +48,8 @@ class SourceFile:
     full_nbytes: int | None = None
     #: Where it is read at any offset although it is compressed; `nbytes` are then of the content.
     frames: Frames | None = field(default=None, compare=False)
+    #: Makes the copy, which may be incomplete; None if it is complete.
+    growing: GrowingCopy | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int | None:

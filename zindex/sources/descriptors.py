@@ -64,10 +64,12 @@ class Descriptors:
         StoreNotFoundError, StoreUnreadableError
             If it cannot be read.
         """
+        file = self._files[number]
+        if file.growing is not None and file.growing.read_first(offset, view):
+            return
         descriptor = self._opened.get(number)
         if descriptor is None:
             descriptor = self._open(number)
-        file = self._files[number]
         if file.frames is not None:
             file.frames.read_into(
                 offset, view, lambda a, b: read_local(file, descriptor, a, b - a), report

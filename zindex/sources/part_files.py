@@ -308,7 +308,8 @@ class PartFiles(SampleFiles):
     ) -> RawSamples | AdjacentSamples | SampleBlocks:
         """Return the bytes of samples, each range read at once; see `SampleFiles.open_samples`."""
         assert self._offsets is not None
-        if order is None:
+        ranges = list(ranges)
+        if order is None and len(ranges) == 1:
             return self.read_samples(ranges)
         return SampleBlocks(self._offsets, ranges, order, self._read_into)
 
@@ -351,6 +352,12 @@ class PartFiles(SampleFiles):
             return not all(file.is_local for file in self._files)
         return self._offsets.is_remote
 
+    @property
+    def is_slow_at_first(self) -> bool:
+        """Whether a sample is there sooner if it is read alone: files are not copied yet."""
+        opened = self._opened
+        return opened is not None and opened.copies is not None and not opened.copies.is_begun
+
     def request_samples(
         self, ranges: Iterable[tuple[int, int]], order: Int64Array | None, threads: DaemonPool
     ) -> SampleRequests:
@@ -376,7 +383,7 @@ class PartFiles(SampleFiles):
         assert self._offsets is not None
         assert self._opened is not None
         scan, file = self._offsets.scans[number], self._opened.files[number]
-        if modified == scan.modified:
+        if modified == scan.modified or file.copy is not None:
             return
         num_skipped = self.damage.num_skipped
         again = self._scan(file)

@@ -104,7 +104,7 @@ class SampleBlocks(Sequence[RawSample]):
     ranges
         Numbers ``[start, stop)`` of samples. A range is a block, or has one in each of its files.
     order
-        Positions in the ranges.
+        Positions in the ranges; None for their order.
     read_into
         Reads a block.
     """
@@ -113,7 +113,7 @@ class SampleBlocks(Sequence[RawSample]):
         self,
         offsets: SampleOffsets,
         ranges: Iterable[tuple[int, int]],
-        order: Int64Array,
+        order: Int64Array | None,
         read_into: ReadInto,
     ) -> None:
         self._read_into = read_into
@@ -131,6 +131,8 @@ class SampleBlocks(Sequence[RawSample]):
         self._unread = {*range(len(spans))}
         self._buffer = np.empty(lengths.sum(), np.uint8).data
         shifts = (spans[:, 2] - spans[:, 1])[blocks]
+        if order is None:
+            order = np.arange(len(rows))
         self._blocks = blocks[order]
         self._places = np.stack([numbers, rows, starts + shifts, stops + shifts])[:, order]
 

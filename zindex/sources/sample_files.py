@@ -108,6 +108,11 @@ class SampleFiles(ABC):
         raws = self.read_samples(ranges)
         return raws if order is None else [raws[place] for place in order.tolist()]
 
+    @property
+    def is_slow_at_first(self) -> bool:
+        """Whether a sample is there sooner if it is read alone: files are not copied yet."""
+        return False
+
     #: Whether samples are read by `request_samples`, from an object store, not by the other two.
     is_requested = False
 

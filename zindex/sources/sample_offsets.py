@@ -22,7 +22,7 @@ from zindex.arrays import Int64Array
 from zindex.cache_folders import private_folders
 from zindex.errors import StoreError
 from zindex.io.file_list import SourceFile
-from zindex.io.local import write_once
+from zindex.io.local import replacing
 from zindex.io.objects import Place
 from zindex.io.plain_copies import digest_facts, locked
 from zindex.io.request_threads import map_in_threads
@@ -33,15 +33,16 @@ R = TypeVar("R")
 #: Number of a file, number of a sample in it, and its bytes.
 RawSample = tuple[int, int, bytes | memoryview]
 
-#: Smallest file whose table is kept on disk; smaller ones are scanned faster than a table is kept.
+#: Smallest plain file whose table is kept on disk; smaller ones are scanned faster than a table is
+#: kept. A sixteenth of it for copies and compressed files.
 MIN_KEPT_NBYTES = 16 << 20
 _NUM_THREADS = 8
 # Between log lines while many files are prepared.
 _LOG_SECONDS = 10.0
 
 # Of the kept tables.
-_VERSION = 3
-_MAX_WIDTH = 8
+_VERSION = 4
+_MAX_WIDTH, _HEAD_LENGTH = 8, 3
 _BLOCK_NBYTES = 1 << 20
 
 #: Table of a file: shape (samples + 1, columns), int64. The first column has the offset of each
@@ -154,7 +155,7 @@ class SampleOffsets(SampleCount):
         files = np.searchsorted(firsts, samples, side="right") - 1
         rows = samples - firsts[files]
         starts, stops = np.empty_like(rows), np.empty_like(rows)
-        for number in np.unique(files).tolist():
+        for number in np.flatnonzero(np.bincount(files)).tolist():  # np.unique imports much
             inside = files == number
             column, chosen = self.tables[number][:, 0], rows[inside]
             starts[inside], stops[inside] = column[chosen], column[chosen + 1]
@@ -202,6 +203,8 @@ def find_offsets(
 def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str) -> FileScan:
     """Return what a function finds in a file, from the cache if the file is large or remote.
 
+    Processes that share a cache search a file one at a time.
+
     Parameters
     ----------
     file
@@ -211,19 +214,24 @@ def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity
     identity
         What else determines the table, for its name in the cache.
     """
-    if not file.is_local:
-        return _find_remote(file, scan, identity)
-    path = found = None
-    modified = 0
-    with suppress(OSError):  # then reading the file raises, too
-        modified = os.stat(file.path).st_mtime_ns
-    if (file.size or 0) >= MIN_KEPT_NBYTES:
+    modified, path = 0, None
+    if isinstance(file.place, Path):
+        with suppress(OSError):  # then reading the file raises, too
+            modified = os.stat(file.place).st_mtime_ns
+    is_plain = file.is_cut and file.copy is None
+    least = MIN_KEPT_NBYTES if is_plain else MIN_KEPT_NBYTES >> 4
+    if not file.is_local or (file.nbytes or 0) >= least:
         path = _name_table(file, identity)
-        found = None if path is None else _load(path, file)
+    found = _load(path, file) if path is not None else scan(file)
     if found is None:
-        found = scan(file)
-        if path is not None and found.is_whole:
-            _keep(path, found)
+        assert path is not None
+        with locked(path.with_suffix(".lock")):
+            found = _load(path, file)
+            if found is None:
+                logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
+                found = scan(file)
+                if found.is_whole:
+                    _keep(path, found)
     found.modified = modified
     return found
 
@@ -256,32 +264,14 @@ def each_once(
     return [by_place[file.place] for file in files]
 
 
-def _find_remote(
-    file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str
-) -> FileScan:
-    """Return what is in an object, always kept: requests take longer than reading a table."""
-    path = _name_table(file, identity)
-    found = None if path is None else _load(path, file)
-    if path is None or found is not None:
-        return found or scan(file)
-    with locked(path.with_suffix(".lock")):
-        found = _load(path, file)
-        if found is None:
-            logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
-            found = scan(file)
-            if found.is_whole:
-                _keep(path, found)
-    return found
-
-
 def _name_table(file: SourceFile, identity: str) -> Path | None:
     """Return the place of a table in the cache; None without a cache that only its user writes."""
-    facts: tuple[object, ...] = (str(file.place), file.size, file.version, identity, _VERSION)
-    if file.is_local:
-        status, path = os.stat(file.path), os.path.realpath(file.path)
-        facts = (path, status.st_size, status.st_mtime_ns, identity, _VERSION)
-    if file.nbytes != file.size:
-        facts = (*facts, file.nbytes)
+    # Of a copy, these are the facts of what was copied.
+    facts: tuple[object, ...] = str(file.place), file.version
+    if isinstance(file.place, Path):
+        status = os.stat(file.place)
+        facts = os.path.realpath(file.place), status.st_size, status.st_mtime_ns
+    facts = (*facts, file.nbytes, file.size, identity, _VERSION)
     folders = private_folders("samples")
     return folders[0] / f"{digest_facts(*facts)}.table" if folders else None
 
@@ -293,21 +283,36 @@ def _load(path: Path, file: SourceFile) -> FileScan | None:
         words = np.memmap(path, np.int64, "r").view(np.ndarray)
     except (OSError, ValueError):
         return None
-    width = int(words[0])
-    if not 1 <= width <= _MAX_WIDTH or len(words) < 2 + width or (len(words) - 2) % width:
+    if len(words) < _HEAD_LENGTH:
+        return None
+    width, digest, checksum = words[:_HEAD_LENGTH].tolist()
+    words = words[_HEAD_LENGTH:]
+    if not 1 <= width <= _MAX_WIDTH or len(words) < width or len(words) % width:
         return None
     # A plain view: each slice of a memmap costs a microsecond more.
-    table, digest = words[2:].reshape(-1, width), int(words[1])
+    table = words.reshape(-1, width)
     offsets = table[:, 0]
     fits = offsets[0] >= 0 and offsets[-1] <= (file.nbytes or 0) and (np.diff(offsets) >= 0).all()
-    return FileScan(table, digest) if fits else None
+    return FileScan(table, digest) if fits and _sum_up(words) == checksum else None
 
 
 def _keep(path: Path, scan: FileScan) -> None:
-    """Keep the number of columns, the digest and a table; without room, files are scanned again."""
-    head = np.array([scan.table.shape[1], scan.digest])
-    content = np.concatenate([head, scan.table.ravel()]).astype(np.int64)
+    """Keep a table after its head: the columns, the digest, and a checksum of the table.
+
+    It is not synced: after a crash the checksum is wrong. Without room, files are scanned again.
+    """
+    words = np.ascontiguousarray(scan.table, np.int64).ravel()
+    head = np.array([scan.table.shape[1], scan.digest, _sum_up(words)])
     try:
-        write_once(path, [content.data.cast("B")], replace=True)
+        with replacing(path, durable=False) as partial, open(partial, "xb") as stream:
+            stream.write(head.data)
+            stream.write(words.data)
     except (OSError, StoreError) as error:
         logger.info("offsets of samples are not kept in %s: %s", path, error)
+
+
+def _sum_up(words: Int64Array) -> int:
+    """Return the checksum of a table."""
+    digest = ContentDigest()
+    digest.add(words.tobytes())
+    return digest.to_int()

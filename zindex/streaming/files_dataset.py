@@ -229,14 +229,22 @@ class FilesDataset(IterableDataset[Sample]):
             start, stop = self.units.range_of(unit.part)
             # Few at a time stay in the processor's cache until they are parsed.
             step = _NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
-            for first in range(start + unit.skip, stop, step):
+            start += unit.skip
+            if self.files.is_slow_at_first and start < stop:
+                yield self.files.read_samples([(start, start + 1)])
+                start += 1
+            for first in range(start, stop, step):
                 yield self.files.read_samples([(first, min(first + step, stop))])
             return
         # The units of a group follow each other, so its blocks are kept for the next ones.
         key = unit.part // self.units.share, unit.order
         raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
         start, stop = self.units.part_of(unit.part, unit.order)
-        for first in range(start + unit.skip, stop, _NUM_PARSED):
+        start += unit.skip
+        if self.files.is_slow_at_first and start < stop:
+            yield raws[start : start + 1]
+            start += 1
+        for first in range(start, stop, _NUM_PARSED):
             yield raws[first : min(first + _NUM_PARSED, stop)]
 
     def _locate(self, unit: Unit) -> tuple[list[tuple[int, int]], Int64Array | None]:
