@@ -237,11 +237,13 @@ class FilesDataset(IterableDataset[Sample]):
                 yield self.files.read_samples([(first, min(first + step, stop))])
             return
         # The units of a group follow each other, so its blocks are kept for the next ones.
-        key = unit.part // self.units.share, unit.order
-        raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
         start, stop = self.units.part_of(unit.part, unit.order)
         start += unit.skip
-        if self.files.is_slow_at_first and start < stop:
+        if start >= stop:
+            return
+        key = unit.part // self.units.share, unit.order
+        raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
+        if self.files.is_slow_at_first:
             yield raws[start : start + 1]
             start += 1
         for first in range(start, stop, _NUM_PARSED):
