@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.io import object_client
@@ -13,9 +14,12 @@ from zindex.io.decompression import DamageError, decompress
 from zindex.io.file_list import SourceFile
 from zindex.io.files import read_range
 from zindex.io.frames import ReportBroken
+from zindex.io.local import read_bytes
 from zindex.io.objects import ObjectPath
 from zindex.io.request_threads import map_ahead
 from zindex.io.system_errors import reading
+
+R = TypeVar("R")
 
 #: Bytes per read from a file system. Larger buffers would be newly mapped each time, which costs
 #: more than the saved system calls.
@@ -26,6 +30,8 @@ REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
 FIRST_NBYTES = 1 << 15
 #: Bytes of a chunk of a file that is searched, and of one of decompressed frames.
 SCAN_NBYTES, FRAMES_NBYTES = 1 << 20, 4 << 20
+#: Bytes of a part that a thread searches, of whole MiB, and concurrent requests for parts.
+PART_NBYTES, NUM_REQUESTS = 4 << 20, 16
 
 
 def read_chunks(
@@ -156,10 +162,15 @@ def read_stored(file: SourceFile, start: int, stop: int) -> bytes:
     if file.is_local:
         with open_local(file) as descriptor:
             return read_local(file, descriptor, start, stop - start)
+    return bytes(request_range(file, start, stop))
+
+
+def request_range(file: SourceFile, start: int, stop: int) -> memoryview:
+    """Return bytes ``[start, stop)`` of an object as it is stored; errors as of `read_at`."""
     assert isinstance(file.place, ObjectPath)
     of = object_client.Head(file.size or 0, file.version)
     try:
-        return bytes(object_client.get_range(file.place, start, stop, of=of))
+        return object_client.get_range(file.place, start, stop, of=of)
     except FileNotFoundError:
         raise StoreNotFoundError(f"no object {file.place} any more; restore it") from None
 
@@ -186,6 +197,62 @@ def content_chunks(
             num_pending=NUM_AHEAD,
         )
     return local_chunks(file, start, SCAN_NBYTES) if file.is_local else remote_chunks(file, start)
+
+
+def search_content(
+    file: SourceFile, search: Callable[[bytes | memoryview], R], report: ReportBroken | None = None
+) -> Iterator[R]:
+    """Yield what a function finds in each part of a file, in order; threads read and search them.
+
+    Parameters
+    ----------
+    file, report
+        As of `content_chunks`.
+    search
+        Called with the content of a part, which has `PART_NBYTES` unless it is the last one or the
+        file has frames.
+    """
+    if file.frames is not None:
+        spans = file.frames.split(0, FRAMES_NBYTES)
+    else:
+        nbytes = file.nbytes or 0
+        starts = range(0, nbytes, PART_NBYTES)
+        spans = [(start, min(start + PART_NBYTES, nbytes)) for start in starts]
+
+    def read(span: tuple[int, int]) -> R:
+        return search(_read_part(file, *span, report))
+
+    if len(spans) < 2:
+        yield from map(read, spans)
+        return
+    num = NUM_AHEAD if file.is_local else NUM_REQUESTS
+    yield from map_ahead(read, spans, num_threads=num, num_pending=num)
+
+
+def _read_part(
+    file: SourceFile, start: int, stop: int, report: ReportBroken | None
+) -> bytes | memoryview:
+    """Return bytes ``[start, stop)`` of the content of a file, those of a copy once it has them."""
+    if file.frames is not None:
+        return read_at(file, start, stop, report)
+    if not file.is_local:
+        return request_range(file, start, stop)
+    with open_local(file) as descriptor:
+        if file.growing is not None:
+            file.growing.wait_for(stop)
+        with reading(file.path):
+            content = read_bytes(descriptor, stop - start, start)
+    if len(content) < stop - start:
+        raise shortened(file, start + len(content))
+    return content
+
+
+def shortened(file: SourceFile, stop: int) -> SourceError:
+    """Return the error for a file that has become shorter."""
+    return SourceError(
+        f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it ends at byte "
+        f"{stop:,}; it was changed since, so open the source again"
+    )
 
 
 def remote_chunks(file: SourceFile, start: int) -> Generator[bytes, None, None]:

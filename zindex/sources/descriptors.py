@@ -5,8 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 
-from zindex.errors import SourceError
-from zindex.io.file_chunks import open_local, read_local
+from zindex.io.file_chunks import open_local, read_local, shortened
 from zindex.io.file_list import SourceFile
 from zindex.io.frames import ReportBroken
 
@@ -82,10 +81,7 @@ class Descriptors:
         while found < len(view):
             rest = read_local(file, descriptor, offset + found, len(view) - found)
             if not rest:
-                raise SourceError(
-                    f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it ends "
-                    f"at byte {offset + found:,}; it was changed since, so open the source again"
-                )
+                raise shortened(file, offset + found)
             view[found : found + len(rest)] = rest
             found += len(rest)
 

@@ -3,11 +3,13 @@
 import copy
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import accumulate, count, pairwise, repeat
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from zindex.arrays import Int64Array
 from zindex.errors import SourceError
 from zindex.formats.json_lines import (
     MAX_JOINED_NBYTES,
@@ -23,12 +25,12 @@ from zindex.formats.json_lines import (
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import (
     LOCAL_NBYTES,
-    content_chunks,
     local_chunks,
     open_local,
     read_at,
     read_chunks,
     read_local,
+    search_content,
 )
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
@@ -36,8 +38,16 @@ from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.part_files import PartFiles
 from zindex.sources.sample_blocks import AdjacentSamples, RawSamples
 from zindex.sources.sample_files import Paths
-from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample
+from zindex.sources.sample_offsets import (
+    BLOCK_NBYTES,
+    ContentDigest,
+    FileScan,
+    RawSample,
+    sum_blocks,
+)
 
+# Bytes that are searched at a time: they stay in the cache of the processor.
+_SEARCHED_NBYTES = 1 << 18
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -52,6 +62,31 @@ class _FileLabels(dict[int, dict[str, Any]]):
         # With a place for the key, so that a dict grows only once.
         found = self[number] = {"__url__": self.urls[number], "__key__": "", **self.common}
         return found
+
+
+class _Lines(NamedTuple):
+    """The lines of a part of a file."""
+
+    nbytes: int
+    #: Where they end.
+    breaks: list[Int64Array]
+    #: Whether the last one has ended.
+    ends_line: bool
+    #: Hashes of whole MiB at the start, and the content after them.
+    sums: bytes
+    content: bytes | memoryview
+
+    @classmethod
+    def find(cls, content: bytes | memoryview, *, hashes: bool) -> "_Lines":
+        """Return the lines of a part, and perhaps hashes."""
+        found, chars = list[Int64Array](), np.frombuffer(content, np.uint8)
+        for start in range(0, len(chars), _SEARCHED_NBYTES):
+            some = chars[start : start + _SEARCHED_NBYTES]
+            found.append(np.flatnonzero(some == ord("\n")) + (start + 1))
+        ends_line = not len(chars) or bool(chars[-1] == ord("\n"))
+        hashed = len(content) - len(content) % BLOCK_NBYTES if hashes else 0
+        sums = sum_blocks(content[:hashed])
+        return cls(len(content), found, ends_line, sums, bytes(content[hashed:]))
 
 
 class JsonlFiles(PartFiles):
@@ -267,18 +302,16 @@ class JsonlFiles(PartFiles):
 
     def _scan(self, file: SourceFile) -> FileScan:
         """Return the offset of each line; blank lines at the end are left out."""
-        found = [np.zeros(1, np.int64)]
-        last, at = b"", 0
+        found, at, ends_line = [np.zeros(1, np.int64)], 0, True
         digest = ContentDigest()
         report = self._report_to(file.url)
-        with closing(content_chunks(file, report=report)) as chunks:
-            for chunk in chunks:
-                breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
-                found.append(breaks + (at + 1))
-                digest.add(chunk)
-                at += len(chunk)
-                last = chunk
-        if not last.endswith(b"\n"):
+        find = partial(_Lines.find, hashes=file.frames is None)
+        for part in search_content(file, find, report):
+            found += [breaks + at for breaks in part.breaks]
+            digest.add_sums(part.sums)
+            digest.add(part.content)
+            at, ends_line = at + part.nbytes, part.ends_line
+        if not ends_line:
             found.append(np.array([at]))
         offsets = np.concatenate(found)
         while len(offsets) > 1:

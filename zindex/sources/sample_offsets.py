@@ -43,7 +43,8 @@ _LOG_SECONDS = 10.0
 # Of the kept tables.
 _VERSION = 4
 _MAX_WIDTH, _HEAD_LENGTH = 8, 3
-_BLOCK_NBYTES = 1 << 20
+#: Bytes that are hashed together.
+BLOCK_NBYTES = 1 << 20
 
 #: Table of a file: shape (samples + 1, columns), int64. The first column has the offset of each
 #: sample, and where the last one ends; further columns are those of the format.
@@ -61,16 +62,20 @@ class ContentDigest:
         self._hash = hashlib.sha256()
         self._held = bytearray()
 
-    def add(self, content: bytes) -> None:
+    def add(self, content: bytes | memoryview) -> None:
         """Add bytes; the digest does not depend on how they are divided."""
-        if self._held or len(content) % _BLOCK_NBYTES:
+        if self._held or len(content) % BLOCK_NBYTES:
             self._held += content
-            stop = len(self._held) // _BLOCK_NBYTES * _BLOCK_NBYTES
+            stop = len(self._held) // BLOCK_NBYTES * BLOCK_NBYTES
             if not stop:
                 return
             content, self._held = bytes(self._held[:stop]), self._held[stop:]
-        for words in np.frombuffer(content, "<u8").reshape(-1, _BLOCK_NBYTES // 8):
-            self._hash.update(np.dot(words, _weights()).tobytes())
+        self._hash.update(sum_blocks(content))
+
+    def add_sums(self, sums: bytes) -> None:
+        """Add whole MiB, after others, by their `sum_blocks`."""
+        assert not (sums and self._held)
+        self._hash.update(sums)
 
     def to_int(self) -> int:
         """Return the digest as an int64."""
@@ -79,9 +84,15 @@ class ContentDigest:
         return int.from_bytes(whole.digest()[:8], "little", signed=True)
 
 
+def sum_blocks(content: bytes | memoryview) -> bytes:
+    """Return the hashes of whole MiB, 8 bytes each, for `ContentDigest.add_sums`."""
+    blocks = np.frombuffer(content, "<u8").reshape(-1, BLOCK_NBYTES // 8)
+    return b"".join(np.dot(words, _weights()).tobytes() for words in blocks)
+
+
 @cache
 def _weights() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    return np.random.PCG64(0).random_raw(_BLOCK_NBYTES // 8) | np.uint64(1)
+    return np.random.PCG64(0).random_raw(BLOCK_NBYTES // 8) | np.uint64(1)
 
 
 @dataclass
