@@ -128,7 +128,7 @@ def look_up(file: SourceFile) -> SourceFile:
     found = object_client.head(file.place)
     if found is None:
         raise StoreNotFoundError(f"no object {file.place}; check the URL")
-    return replace(file, nbytes=found.nbytes, version=found.version)
+    return replace(file, nbytes=found.nbytes, version=found.version, modified=found.modified)
 
 
 def read_at(file: SourceFile, start: int, stop: int, report: ReportBroken | None = None) -> bytes:

@@ -42,6 +42,8 @@ class SourceFile:
     needs_sidecar: bool = False
     #: Version of an object, once it is looked up.
     version: str = ""
+    #: Time of modification, in seconds since 1970; 0 if unknown.
+    modified: float = field(default=0.0, compare=False)
     #: A local copy of its decompressed content, which has `nbytes`.
     copy: Path | None = None
     #: Its size, if only the first `nbytes` are read, or its frames.
@@ -249,7 +251,8 @@ def _local_file(url: str, path: Path) -> SourceFile:
         raise StoreNotFoundError(f"no file {url}; check the path") from None
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{url} must be a regular file or a folder, it is neither")
-    return SourceFile(url, path, status.st_size, _compression(path.name))
+    compression = _compression(path.name)
+    return SourceFile(url, path, status.st_size, compression, modified=status.st_mtime)
 
 
 def _remote_places(place: ObjectPath, endings: Sequence[str]) -> list[ObjectPath]:

@@ -34,17 +34,12 @@ from zindex.io.file_chunks import (
 )
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.file_scan import BLOCK_NBYTES, ContentDigest, FileScan, sum_blocks
 from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.part_files import PartFiles
 from zindex.sources.sample_blocks import AdjacentSamples, RawSamples
 from zindex.sources.sample_files import Paths
-from zindex.sources.sample_offsets import (
-    BLOCK_NBYTES,
-    ContentDigest,
-    FileScan,
-    RawSample,
-    sum_blocks,
-)
+from zindex.sources.sample_offsets import RawSample
 
 # Bytes that are searched at a time: they stay in the cache of the processor.
 _SEARCHED_NBYTES = 1 << 18

@@ -30,6 +30,8 @@ from zindex.sources.file_listing import (
     relative_names,
     write_listing,
 )
+from zindex.sources.file_scan import FileScan
+from zindex.sources.offset_files import FRAMES, write_offsets
 from zindex.sources.opened_files import (
     PREPARE_NBYTES,
     OpenedFiles,
@@ -40,7 +42,7 @@ from zindex.sources.opened_files import (
 )
 from zindex.sources.sample_blocks import AdjacentSamples, RawSamples, SampleBlocks, join_spans
 from zindex.sources.sample_files import SampleFiles
-from zindex.sources.sample_offsets import FileScan, SampleOffsets, find_offsets
+from zindex.sources.sample_offsets import SampleOffsets, find_offsets
 from zindex.sources.sample_requests import SampleRequests
 from zindex.store.commit import fingerprint
 
@@ -255,6 +257,30 @@ class PartFiles(SampleFiles):
                 self._report_copied(opened, offsets)
             self._offsets = offsets
         return self._offsets
+
+    def write_offsets(self) -> list[str]:
+        """Write the offsets of the samples of each file beside it, and return the files of these.
+
+        Compressed files without frames, and damaged ones, have none.
+        """
+        offsets, written = self.find_samples(), list[str]()
+        if offsets is None:
+            raise ConfigError(
+                f"{self.urls[0]} and the files after it must have at most prepare_nbytes bytes to "
+                f"write the offsets of their samples, {self._prepare_nbytes:,}; raise it"
+            )
+        assert self._known is not None
+        assert self._opened is not None
+        for file, opened, scan in zip(self._known, self._opened.files, offsets.scans, strict=True):
+            scans = {self._identify(opened): scan}
+            if opened.frames is not None:
+                scans[FRAMES] = FileScan(opened.frames.table, 0)
+            elif file.compression is not None:
+                continue
+            if scan.is_whole and file.url not in written:
+                write_offsets(file, scans)
+                written.append(file.url)
+        return written
 
     def _open(self, files: Sequence[SourceFile]) -> OpenedFiles:
         """Return files that can be read at any offset."""

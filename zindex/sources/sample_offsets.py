@@ -3,14 +3,12 @@
 Tables of large files are kept in the user's cache folder, by path, size and time of modification.
 """
 
-import hashlib
 import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from time import monotonic
@@ -26,6 +24,8 @@ from zindex.io.local import replacing
 from zindex.io.objects import Place
 from zindex.io.plain_copies import digest_facts, locked
 from zindex.io.request_threads import map_in_threads
+from zindex.sources.file_scan import MAX_WIDTH, ContentDigest, FileScan, fits_file
+from zindex.sources.offset_files import read_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -42,70 +42,7 @@ _LOG_SECONDS = 10.0
 
 # Of the kept tables.
 _VERSION = 4
-_MAX_WIDTH, _HEAD_LENGTH = 8, 3
-#: Bytes that are hashed together.
-BLOCK_NBYTES = 1 << 20
-
-#: Table of a file: shape (samples + 1, columns), int64. The first column has the offset of each
-#: sample, and where the last one ends; further columns are those of the format.
-Table = Int64Array
-
-
-class ContentDigest:
-    """A fast digest of content, which finds accidental changes but does not resist forgery.
-
-    Each MiB is hashed by its words times random odd weights, modulo 2**64: a single changed word,
-    or two swapped ones, always change the sum.
-    """
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._held = bytearray()
-
-    def add(self, content: bytes | memoryview) -> None:
-        """Add bytes; the digest does not depend on how they are divided."""
-        if self._held or len(content) % BLOCK_NBYTES:
-            self._held += content
-            stop = len(self._held) // BLOCK_NBYTES * BLOCK_NBYTES
-            if not stop:
-                return
-            content, self._held = bytes(self._held[:stop]), self._held[stop:]
-        self._hash.update(sum_blocks(content))
-
-    def add_sums(self, sums: bytes) -> None:
-        """Add whole MiB, after others, by their `sum_blocks`."""
-        assert not (sums and self._held)
-        self._hash.update(sums)
-
-    def to_int(self) -> int:
-        """Return the digest as an int64."""
-        whole = self._hash.copy()
-        whole.update(self._held)
-        return int.from_bytes(whole.digest()[:8], "little", signed=True)
-
-
-def sum_blocks(content: bytes | memoryview) -> bytes:
-    """Return the hashes of whole MiB, 8 bytes each, for `ContentDigest.add_sums`."""
-    blocks = np.frombuffer(content, "<u8").reshape(-1, BLOCK_NBYTES // 8)
-    return b"".join(np.dot(words, _weights()).tobytes() for words in blocks)
-
-
-@cache
-def _weights() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    return np.random.PCG64(0).random_raw(BLOCK_NBYTES // 8) | np.uint64(1)
-
-
-@dataclass
-class FileScan:
-    """What was found in a file."""
-
-    table: Table
-    #: `ContentDigest` of what was read for that.
-    digest: int
-    #: Whether no damage was left out.
-    is_whole: bool = True
-    #: The file's time of modification when it was found, in nanoseconds.
-    modified: int = 0
+_HEAD_LENGTH = 3
 
 
 @dataclass
@@ -239,12 +176,20 @@ def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity
         with locked(path.with_suffix(".lock")):
             found = _load(path, file)
             if found is None:
+                found = read_offsets(file, identity) if _may_have_offsets(file) else None
+            if found is None:
                 logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
                 found = scan(file)
                 if found.is_whole:
                     _keep(path, found)
     found.modified = modified
     return found
+
+
+def _may_have_offsets(file: SourceFile) -> bool:
+    """Return whether to look for offsets beside a file: it is large, and no copy of another one."""
+    is_own = file.copy is None or file.growing is not None
+    return is_own and (file.size or 0) >= MIN_KEPT_NBYTES >> 4
 
 
 def each_once(
@@ -298,13 +243,12 @@ def _load(path: Path, file: SourceFile) -> FileScan | None:
         return None
     width, digest, checksum = words[:_HEAD_LENGTH].tolist()
     words = words[_HEAD_LENGTH:]
-    if not 1 <= width <= _MAX_WIDTH or len(words) < width or len(words) % width:
+    if not 1 <= width <= MAX_WIDTH or len(words) < width or len(words) % width:
         return None
     # A plain view: each slice of a memmap costs a microsecond more.
     table = words.reshape(-1, width)
-    offsets = table[:, 0]
-    fits = offsets[0] >= 0 and offsets[-1] <= (file.nbytes or 0) and (np.diff(offsets) >= 0).all()
-    return FileScan(table, digest) if fits and _sum_up(words) == checksum else None
+    is_whole = fits_file(table, file) and _sum_up(words) == checksum
+    return FileScan(table, digest) if is_whole else None
 
 
 def _keep(path: Path, scan: FileScan) -> None:

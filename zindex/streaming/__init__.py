@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
+    from zindex.streaming.sample_index import write_offsets as write_offsets
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
