@@ -136,12 +136,14 @@ class JsonlFiles(PartFiles):
         super().__init__(files, part_nbytes, damage, prepare_nbytes=prepare_nbytes)
         # By file and part: the line breaks before the last byte before the part, if known.
         self._breaks: dict[int, dict[int, int]] = {}
+        # By file: the byte from which on a line break was searched for, and the byte after it.
+        self._searched: dict[int, tuple[int, int]] = {}
         self._is_exact = False
         self._labels: _FileLabels | None = None
 
     def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
         super()._reset(urls, files)
-        self._breaks, self._labels = {}, None
+        self._breaks, self._searched, self._labels = {}, {}, None
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the objects of a part, in the order of its file.
@@ -347,6 +349,14 @@ class JsonlFiles(PartFiles):
         """Return the byte after the first line break at or after ``start - 1``."""
         if start == 0:
             return 0
+        searched, found = self._searched.get(number, (0, 0))
+        if searched <= start <= found:  # a line of several parts
+            return found
+        found = self._search_line(number, start)
+        self._searched[number] = start, found
+        return found
+
+    def _search_line(self, number: int, start: int) -> int:
         at = start - 1
         with closing(local_chunks(self._files[number], at)) as chunks:
             for chunk in chunks:

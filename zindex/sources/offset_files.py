@@ -30,7 +30,7 @@ _MAX_HEAD_NBYTES, _MAX_NBYTES = 1 << 16, 1 << 32
 #: Identity of the table of frames, after which that of samples is read.
 FRAMES = "frames"
 # By file: the content of a file of offsets of which another table is needed, and its time.
-_held: dict[Place, tuple[bytes, float]] = {}
+_held: dict[Place, tuple[bytes, float] | None] = {}
 
 
 def offset_file(place: Place) -> Place:
@@ -92,8 +92,8 @@ def read_offsets(file: SourceFile, identity: str) -> FileScan | None:
         if (head["format"], head["version"]) != (_FORMAT, _VERSION):
             raise ValueError(f"it is of version {head['version']}")
         payload = content[content.index(b"\n") + 1 :]
-        is_same = head["nbytes"] == file.size
-        if not (is_same and (head["file"] == file.version or modified >= file.modified)):
+        is_of_version = file.version and head["file"] == file.version
+        if head["nbytes"] != file.size or not (is_of_version or modified >= file.modified):
             raise ValueError("the file was written after it")
         if zlib.crc32(payload) != head["checksum"]:
             raise ValueError("its checksum is wrong")

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from time import monotonic
@@ -36,6 +37,8 @@ RawSample = tuple[int, int, bytes | memoryview]
 #: Smallest plain file whose table is kept on disk; smaller ones are scanned faster than a table is
 #: kept. A sixteenth of it for copies and compressed files.
 MIN_KEPT_NBYTES = 16 << 20
+# Most bytes of all of them.
+_MAX_KEPT_NBYTES = 4 << 30
 _NUM_THREADS = 8
 # Between log lines while many files are prepared.
 _LOG_SECONDS = 10.0
@@ -262,12 +265,26 @@ def _keep(path: Path, scan: FileScan) -> None:
         with replacing(path, durable=False) as partial, open(partial, "xb") as stream:
             stream.write(head.data)
             stream.write(words.data)
+        _trim(path.parent)
     except (OSError, StoreError) as error:
         logger.info("offsets of samples are not kept in %s: %s", path, error)
+
+
+@cache
+def _trim(folder: Path) -> None:
+    """Remove the tables that were used longest ago, once per process, if there are too many."""
+    with os.scandir(folder) as entries:
+        found = [(max(one.stat().st_atime, one.stat().st_mtime), one) for one in entries]
+    nbytes = sum(one.stat().st_size for _, one in found)
+    for _, one in sorted(found, key=lambda pair: pair[0]):
+        if nbytes <= _MAX_KEPT_NBYTES:
+            break
+        nbytes -= one.stat().st_size
+        os.unlink(one.path)
 
 
 def _sum_up(words: Int64Array) -> int:
     """Return the checksum of a table."""
     digest = ContentDigest()
-    digest.add(words.tobytes())
+    digest.add(words.view(np.uint8).data)
     return digest.to_int()
