@@ -1,4 +1,4 @@
-"""Offsets of samples in files beside those of the samples."""
+"""Files with the offsets of the samples of other files."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Offsets of the samples of a file in a file beside it, for nodes that have not searched it.
+"""Offsets of the samples of a file in a file next to it, for nodes that have not searched it.
 
 It begins with a line of JSON. The columns of its tables follow, as differences in the fewest bytes.
 """
@@ -39,7 +39,7 @@ def offset_file(place: Place) -> Place:
 
 
 def write_offsets(file: SourceFile, scans: Mapping[str, FileScan]) -> None:
-    """Write what was found in a file beside it.
+    """Write what was found in a file next to it.
 
     Parameters
     ----------

@@ -259,7 +259,7 @@ class PartFiles(SampleFiles):
         return self._offsets
 
     def write_offsets(self) -> list[str]:
-        """Write the offsets of the samples of each file beside it, and return the files of these.
+        """Write the offsets of the samples of each file next to it, and return the files.
 
         Compressed files without frames, and damaged ones, have none.
         """

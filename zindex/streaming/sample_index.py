@@ -1,4 +1,4 @@
-"""Write where samples are beside their files, so that other nodes need not search these."""
+"""Write where samples are next to their files, so that other nodes need not search these."""
 
 from zindex.errors import ConfigError
 from zindex.sources.part_files import PartFiles
@@ -6,7 +6,7 @@ from zindex.streaming.files_dataset import FilesDataset
 
 
 def write_offsets(dataset: FilesDataset) -> list[str]:
-    """Write the offsets of the samples of each file into a file beside it.
+    """Write the offsets of the samples of each file into a file next to it.
 
     Other nodes read ``NAME.offsets`` instead of the whole of a file to find its samples. Files in
     an object store get it there. For a server that is only read, call this for the local files and
