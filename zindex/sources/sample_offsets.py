@@ -190,7 +190,7 @@ def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity
 
 
 def _may_have_offsets(file: SourceFile) -> bool:
-    """Return whether to look for offsets next to a file: it is large, and no copy of another one."""
+    """Return whether to look for offsets next to a file: a large one, no copy of another one."""
     is_own = file.copy is None or file.growing is not None
     return is_own and (file.size or 0) >= MIN_KEPT_NBYTES >> 4
 
