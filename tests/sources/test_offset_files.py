@@ -64,6 +64,8 @@ def test_files_are_not_searched(
     assert samples_of(again) == expected
     assert again.content() == content
     assert not offset_files._held
+    Path(f"{path}{offset_files.SUFFIX}").unlink()  # they are kept
+    assert samples_of(opener(str(path))) == expected  # type: ignore[call-arg, arg-type]
 
 
 def test_offsets_that_do_not_fit(

@@ -12,7 +12,6 @@ from zindex.errors import SourceError, StoreNotFoundError
 from zindex.io import object_client
 from zindex.io.decompression import DamageError, decompress
 from zindex.io.file_list import SourceFile
-from zindex.io.files import read_range
 from zindex.io.frames import ReportBroken
 from zindex.io.local import read_bytes
 from zindex.io.objects import ObjectPath
@@ -35,7 +34,9 @@ PART_NBYTES, NUM_REQUESTS = 4 << 20, 16
 
 
 def read_chunks(
-    file: SourceFile, report: Callable[[DamageError], None] | None = None
+    file: SourceFile,
+    report: Callable[[DamageError], None] | None = None,
+    begun: tuple[SourceFile, bytes] | None = None,
 ) -> Generator[bytes, None, None]:
     """Yield the content of a file, decompressed, in order.
 
@@ -45,6 +46,8 @@ def read_chunks(
         The file.
     report
         Called for damage after which reading can go on; see `decompress`.
+    begun
+        What `read_start` has returned for a file of an object store.
 
     Raises
     ------
@@ -53,13 +56,8 @@ def read_chunks(
     StoreNotFoundError, StoreUnavailableError, StoreUnreadableError
         If it cannot be read.
     """
-    if file.is_local:
-        chunks = local_chunks(file, 0)
-    elif file.version:
-        chunks = remote_chunks(file, 0)
-    else:
-        assert isinstance(file.place, ObjectPath)
-        chunks = _remote_chunks(file.place)
+    begun = begun or (file, b"")
+    chunks = local_chunks(file, 0) if file.is_local else remote_chunks(*begun)
     if file.compression is not None:
         chunks = decompress(chunks, file.compression, report)
     return chunks
@@ -196,7 +194,11 @@ def content_chunks(
             num_threads=NUM_AHEAD,
             num_pending=NUM_AHEAD,
         )
-    return local_chunks(file, start, SCAN_NBYTES) if file.is_local else remote_chunks(file, start)
+    return (
+        local_chunks(file, start, SCAN_NBYTES)
+        if file.is_local
+        else remote_chunks(file, start=start)
+    )
 
 
 def search_content(
@@ -255,35 +257,41 @@ def shortened(file: SourceFile, stop: int) -> SourceError:
     )
 
 
-def remote_chunks(file: SourceFile, start: int) -> Generator[bytes, None, None]:
-    """Yield the content of an object that was looked up, from an offset.
+def read_start(file: SourceFile) -> tuple[SourceFile, bytes]:
+    """Return a file of an object store with its size and version, and its first bytes as stored.
+
+    Raises the errors of `read_chunks`.
+    """
+    file = look_up(file)
+    nbytes = min(REMOTE_NBYTES, file.nbytes or 0)
+    return file, read_stored(file, 0, nbytes) if nbytes else b""
+
+
+def remote_chunks(
+    file: SourceFile, first: bytes = b"", start: int = 0
+) -> Generator[bytes, None, None]:
+    """Yield an object as it is stored, from an offset on.
 
     After the first, small request it is prefetched.
+
+    Parameters
+    ----------
+    file
+        The object.
+    first, start
+        Its first bytes, if they are known, and the offset.
 
     Raises
     ------
     SourceError
         If the object has changed.
     """
+    file = look_up(file)
     nbytes = file.nbytes or 0
-    at = min(start + FIRST_NBYTES, nbytes)
+    at = min(start + (len(first) or FIRST_NBYTES), nbytes)
     if start < at:
-        yield read_at(file, start, at)
-    yield from read_ahead(lambda one, two: read_at(file, at + one, at + two), nbytes - at)
-
-
-def _remote_chunks(place: ObjectPath) -> Generator[bytes, None, None]:
-    """Yield the content of an object, prefetched by a few requests."""
-    found = object_client.head(place)
-    if found is None:
-        raise StoreNotFoundError(f"no object {place}; check the URL")
-    nbytes = found.nbytes
-    seen = 0
-    for chunk in read_ahead(partial(read_range, place), nbytes):
-        seen += len(chunk)
-        yield chunk
-    if seen != nbytes or object_client.head(place) != found:
-        raise SourceError(f"{place} must stay as it is while it is read, it was written meanwhile")
+        yield first or read_stored(file, start, at)
+    yield from read_ahead(lambda one, two: read_stored(file, at + one, at + two), nbytes - at)
 
 
 def read_ahead(

@@ -31,6 +31,7 @@ from zindex.sources.file_listing import (
     write_listing,
 )
 from zindex.sources.file_scan import FileScan
+from zindex.sources.file_starts import FileStarts
 from zindex.sources.offset_files import FRAMES, write_offsets
 from zindex.sources.opened_files import (
     PREPARE_NBYTES,
@@ -107,6 +108,7 @@ class PartFiles(SampleFiles):
         self._opened: OpenedFiles | None = None
         self._offsets: SampleOffsets | None = None
         self._descriptors = Descriptors(files)
+        self._file_starts = FileStarts()
         self._ends: dict[Place, str] | None = None
         self._listing: str | None = None
         # Of files that were searched, also by a copy with other files: by place, version and size.
@@ -200,7 +202,7 @@ class PartFiles(SampleFiles):
         self._starts = list(accumulate(self._count_parts(files), initial=0))
         # How files are opened depends on all of them.
         self._known = self._opened = self._offsets = self._ends = self._listing = None
-        self._descriptors = Descriptors(files)
+        self._descriptors, self._file_starts = Descriptors(files), FileStarts()
 
     def _count_parts(self, files: Sequence[SourceFile]) -> list[int]:
         """Return the parts of each file."""
@@ -217,7 +219,13 @@ class PartFiles(SampleFiles):
         report = partial(
             self.damage.report, self.urls[number], left_out="nothing, but it may be wrong"
         )
-        return read_chunks(self._files[number], report)
+        return read_chunks(self._files[number], report, self._file_starts.take(number))
+
+    def begin_files(self, numbers: Iterable[int]) -> None:
+        """Request the starts of files that are read in order next, in object stores."""
+        files = {number: self._files[number] for number in numbers}
+        if remote := {number: file for number, file in files.items() if not file.is_local}:
+            self._file_starts.begin(remote)
 
     def bounds(self, part: int) -> tuple[int, int | None]:
         """Return the bytes [start, stop) of a part; None: to the end of a file of unknown size."""

@@ -69,6 +69,9 @@ class SampleFiles(ABC):
         """Return the stored bytes of a part; None if that would take a request to a store."""
         return None
 
+    def begin_files(self, numbers: Iterable[int]) -> None:  # noqa: B027
+        """Request what `read_part` reads first of some files, if that takes long."""
+
     #: Whether `open_samples` reads only what is needed, so that units may share what it returns.
     reads_blocks = False
 

@@ -180,9 +180,9 @@ def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity
             found = _load(path, file)
             if found is None:
                 found = read_offsets(file, identity) if _may_have_offsets(file) else None
-            if found is None:
-                logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
-                found = scan(file)
+                if found is None:
+                    logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
+                    found = scan(file)
                 if found.is_whole:
                     _keep(path, found)
     found.modified = modified

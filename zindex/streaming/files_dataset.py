@@ -146,9 +146,27 @@ class FilesDataset(IterableDataset[Sample]):
         seed, name, epoch
             Key of the order of files.
         """
-        places = np.array(self._members(part))
-        members = keyed_order(places, self.files.num_parts, seed=seed, name=name, epoch=epoch)
-        return self.process(take_turns(map(self.files.read_part, members.tolist())))
+        members = self._find_members(Unit(part, (seed, name, epoch)))
+        return self.process(take_turns(map(self.files.read_part, members)))
+
+    def begin(self, units: Iterable[Unit]) -> None:
+        """Request the starts of the files of some groups, if files can only be read in order."""
+        parts = [part for unit in units for part in self._find_members(unit)]
+        self.begin_urls(dict.fromkeys(self.files.locate(part)[0] for part in parts))
+
+    def begin_urls(self, numbers: Iterable[int]) -> None:
+        """Request the starts of some files."""
+        self.files.begin_files(numbers)
+
+    def _find_members(self, unit: Unit) -> Sequence[int]:
+        """Return the numbers of the files of a group in an epoch, or of their parts."""
+        members = self._members(unit.part)
+        if unit.order is None:
+            return members
+        seed, name, epoch = unit.order
+        key: Any = {"seed": seed, "name": name, "epoch": epoch}
+        found: list[int] = keyed_order(np.array(members), self.files.num_parts, **key).tolist()
+        return found
 
     def _members(self, part: int) -> range:
         """Return the numbers of the files of a group, or of their parts."""

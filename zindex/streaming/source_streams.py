@@ -36,6 +36,8 @@ _MAX_EPOCHS = 1 << 20
 TOKENS = 1 << 32
 # Epochs without a sequence after which a packed source is found to be empty.
 MAX_IDLE = 1000
+# Files that are read in order whose starts are requested in advance, rounded up to whole groups.
+_FILES_AHEAD = 4
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
 
@@ -284,6 +286,9 @@ class PartStream(_ReadStream):
                 blocks = _label(dataset.read_unit(unit, upcoming), labels, source.name)
         else:
             raw = dataset.without_process_fn() if can_skip else dataset
+            if upcoming is not None and hasattr(dataset, "begin"):
+                num_ahead = -(-_FILES_AHEAD // dataset.num_together)
+                dataset.begin([self._unit(part, epoch, 0), *islice(upcoming, num_ahead)])
             if is_keyed and getattr(dataset, "num_together", 1) > 1:
                 samples = raw.read_mixed(part, **key)
             else:
@@ -326,16 +331,20 @@ class UrlStream(_ReadStream):
         if self.unread == UnreadPartitions():
             epoch, place = divmod(finished, len(own))
             url, num_items = own[place], len(set(own))
+            following = own[place + 1 :] or own * self.source.cyclic
         else:
             # After a change of the worker slots, unread files are dispatched like parts.
             number, _ = self.unread.item(slot.index + slot.count * finished)
             epoch, url = divmod(number, len(dataset.urls))
             num_items = len(dataset.urls) // math.gcd(len(dataset.urls), slot.count)
+            following = []
         if self.source.num_epochs is not None and epoch >= self.source.num_epochs:
             return None
         seed = self.source.seed + SEED_STEP * epoch + 64 * slot.rank + slot.slot
         labels = self._labels(seed, epoch)
         read = self.source.labelled(labels).read_url
+        if hasattr(dataset, "begin_urls"):
+            dataset.begin_urls([url, *following[:_FILES_AHEAD]])
         samples = shuffle_like_cogdata(read(url), dataset.shuffle_buffer, seed=seed)
         return Item(url, _label(samples, labels, self.source.name), labels, num_items, start)
 
