@@ -25,8 +25,9 @@ R = TypeVar("R")
 LOCAL_NBYTES = 1 << 16
 #: Bytes per request to an object store, and concurrent requests.
 REMOTE_NBYTES, NUM_AHEAD = 8 << 20, 4
-#: Bytes of the first request, if it is not known whether more are needed.
-FIRST_NBYTES = 1 << 15
+#: Bytes of the first request, which is small so that what it has is there soon; whole MiB are
+#: hashed without being copied.
+FIRST_NBYTES = 1 << 20
 #: Bytes of a chunk of a file that is searched, and of one of decompressed frames.
 SCAN_NBYTES, FRAMES_NBYTES = 1 << 20, 4 << 20
 #: Bytes of a part that a thread searches, of whole MiB, and concurrent requests for parts.

@@ -173,8 +173,8 @@ def get_range(path: ObjectPath, start: int, stop: int, *, of: Head | None = None
 
 def _changed(path: ObjectPath) -> SourceError:
     return SourceError(
-        f"{path} must stay as it is while it is read, it was written since its samples were found; "
-        "restore it, or open the source again"
+        f"{path} must stay as it is while it is read, it was written meanwhile; restore it, or "
+        "open the source again"
     )
 
 
