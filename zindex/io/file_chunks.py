@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from zindex.errors import SourceError, StoreNotFoundError
 from zindex.io import object_client
 from zindex.io.decompression import DamageError, decompress
@@ -237,7 +239,9 @@ def _read_part(
 ) -> bytes | memoryview:
     """Return bytes ``[start, stop)`` of the content of a file, those of a copy once it has them."""
     if file.frames is not None:
-        return read_at(file, start, stop, report)
+        view = np.empty(stop - start, np.uint8).data
+        file.frames.read_into(start, view, partial(read_stored, file), report)
+        return view
     if not file.is_local:
         return request_range(file, start, stop)
     with open_local(file) as descriptor:

@@ -24,7 +24,7 @@ _MAX_COMPUTED, _MAX_CELLS, _PICKS_OF_SOURCE = CHECKPOINT_PICKS, 1 << 16, 64
 _MAX_SMALL = 16  # sources, times halvings of the lanes, of which few picks are computed at a time
 # Cost of an interpreted step, for itself and for each source, in the unit of the budget, and the
 # most of some steps together: loading the kernels takes longer.
-_STEP_COST, _SOURCE_COST, _MAX_COST = 30, 7, MAX_VALUES >> 2
+_STEP_COST, _SOURCE_COST, _MAX_COST = 30, 7, MAX_VALUES >> 1
 _MAX_PERIOD = 1 << 17  # picks of all sources together
 _ONE = 1 << lane_picks.LAG_BITS
 # Lags at the start of a piece are in 2**-30 of a sample, so that they are rounded alike whether a
