@@ -211,7 +211,7 @@ class StoreFactory:
             ("bin", "stores:MmapStore"),
             ("zarr", "stores:ZarrStore"),
             ("mapped_bin", "stores:MappedStore"),
-            ("growing", "growing.store:GrowingStore"),
+            ("growing", "growing_store:GrowingStore"),
         )
     }
 

@@ -16,14 +16,14 @@ from zindex.errors import (
 )
 from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.formats.keyed.value_rules import describe_first
+from zindex.growing.eviction import read_rounds
+from zindex.growing.growing_log import LOG_KEY, GrowingLog, is_growing
+from zindex.growing.history import Home, parse_entry
+from zindex.growing.homes import home_path, read_file
+from zindex.growing.numbered_log import NumberedLog
+from zindex.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.keyed.growing.eviction import read_rounds
-from zindex.keyed.growing.growing_log import LOG_KEY, GrowingLog, is_growing
-from zindex.keyed.growing.history import Home, parse_entry
-from zindex.keyed.growing.homes import home_path, read_file
-from zindex.keyed.growing.numbered_log import NumberedLog
-from zindex.keyed.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
 from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
 from zindex.store.tokenizer_note import NOTE_KEY
 from zindex.store.verify import DamagedFile, StoreReport, verify_store

@@ -10,7 +10,7 @@ from zindex.errors import ConfigError, SourceError
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import find_schema
-from zindex.keyed.growing.fields import VERSION_KEY, GrowingSchema, infer_schema
+from zindex.growing.fields import VERSION_KEY, GrowingSchema, infer_schema
 
 RECORD = {"responses": [[1, 2], [3]], "masks": [[1, 0], [1]], "rewards": [1, 0], "truth": "x"}
 
