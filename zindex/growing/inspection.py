@@ -1,6 +1,6 @@
 """Describe and verify a growing store."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -82,17 +82,13 @@ def find_all(paths: Iterable[str]) -> tuple[list[Place], list[NamedStore]]:
     return growing, stores
 
 
-def verify_growing(
-    store: PlaceLike, *, advance: Callable[[int], None] = lambda num_homes: None
-) -> StoreReport:
+def verify_growing(store: PlaceLike) -> StoreReport:
     """Read every byte of a growing store and report what is damaged.
 
     Parameters
     ----------
     store
         Path or URL of the store.
-    advance
-        Called with the number of files and stores of records that were read since the last call.
 
     Returns
     -------
@@ -134,7 +130,6 @@ def verify_growing(
         report.add(NOTE_KEY, _shorten(error))
     for home in log.history.homes:
         _verify_home(log, home, bool(live[home.start : home.stop].any()), num_ids, report)
-        advance(1)
     for reader in list_readers(log.root):
         try:
             read_rules(log.root, reader)
