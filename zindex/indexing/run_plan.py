@@ -131,7 +131,9 @@ def label_paths(paths: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
+def plan_run(
+    config: RunConfig, *, require_bin: bool = True, sources: Sequence[LengthSource] | None = None
+) -> RunPlan:
     """Return every index and every blend of a run.
 
     Without blends, splits without documents are omitted unless samples are requested.
@@ -142,6 +144,8 @@ def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
         The run.
     require_bin
         Whether the ``.bin`` of pairs must exist.
+    sources
+        The opened members of the run, if already open.
 
     Raises
     ------
@@ -152,7 +156,8 @@ def plan_run(config: RunConfig, *, require_bin: bool = True) -> RunPlan:
     PlanError
         If samples are requested of a split without tokens, or too many of a dataset.
     """
-    sources = open_here([dataset.path for dataset in config.members], require_bin=require_bin)
+    if sources is None:
+        sources = open_here([dataset.path for dataset in config.members], require_bin=require_bin)
     if config.blend_kind is not None:
         check_blend(read_notes(sources))
     spans = [split_spans(config, source) for source in sources]
