@@ -97,11 +97,11 @@ def test_values_and_lengths_are_flat() -> None:
         ({"responses": [[1, 2**70], [3]]}, r"'responses' must be a list or an array|'responses'"),
         ({"responses": [[0.5], [3]]}, r"'responses' must fit int32"),
         ({"masks": [[2, 0], [1]]}, r"'masks' must fit bool"),
-        ({"rewards": [float("nan"), 0.0]}, r"'rewards' must be finite, got nan in record 1; mend"),
+        ({"rewards": [float("nan"), 0.0]}, r"'rewards' must be finite, got nan in record 1; fix"),
         ({"rewards": [1e60, 0.0]}, r"'rewards' must fit float32"),
         ({"rewards": 1.0}, r"'rewards' must be a list or an array of numbers, as in the first"),
         ({"truth": 5}, r"'truth' must be a text, as in the first generation, got 5 in record 1;"),
-        ({"more": 1}, r"record 1 has more; mend the record, or begin a new store"),
+        ({"more": 1}, r"record 1 has more; fix the record, or begin a new store"),
         ({"policy_version": 1}, r"must not have the key policy_version, which its store adds"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_record_that_does_not_fit_is_refused(changes: dict[str, Any], message:
 def test_a_missing_key_is_named() -> None:
     schema = infer_schema([RECORD])
     short = {name: value for name, value in RECORD.items() if name != "truth"}
-    with pytest.raises(SourceError, match=r"must have the keys .*, record 0 lacks truth; mend"):
+    with pytest.raises(SourceError, match=r"must have the keys .*, record 0 lacks truth; fix"):
         schema.flatten([short], 0)
 
 
@@ -183,9 +183,9 @@ def test_a_declared_kind_gives_dtypes_and_lengths() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": [1.0]}, r"rewards and responses .* one length, got 1 and 2 in record 1; mend"),
-        ({"masks": [[1, 0], [1, 1]]}, r"masks and responses .*, got 2 and 1 in record 1; mend"),
-        ({"masks": [[1, 0]]}, r"masks and responses .*, got 1 and 2 in record 1; mend the record"),
+        ({"rewards": [1.0]}, r"rewards and responses .* one length, got 1 and 2 in record 1; fix"),
+        ({"masks": [[1, 0], [1, 1]]}, r"masks and responses .*, got 2 and 1 in record 1; fix"),
+        ({"masks": [[1, 0]]}, r"masks and responses .*, got 1 and 2 in record 1; fix the record"),
     ],
 )
 def test_declared_lengths_are_checked(changes: dict[str, Any], message: str) -> None:

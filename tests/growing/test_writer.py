@@ -127,7 +127,7 @@ def test_a_record_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
 
 def test_nothing_is_written_for_a_first_record_that_does_not_fit(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with pytest.raises(SourceError, match=r"from 0 to 4, got 7 in record 0; mend the record"):
+    with pytest.raises(SourceError, match=r"from 0 to 4, got 7 in record 0; fix the record"):
         append(store, [rollout(1)], vocab_size=5)
     assert not store.exists()
     with pytest.raises(ConfigError, match=r"a generation must have records, got none for .*store;"):

@@ -124,7 +124,7 @@ def test_weights_need_samples_of_train() -> None:
 
 def test_a_weight_that_vanishes_is_refused() -> None:
     asked = request("weight", (1e-320, 1e300), samples={"train": 10})
-    with pytest.raises(PlanError, match=r"that of 'a' is 0 beside the others; set it to 0"):
+    with pytest.raises(PlanError, match=r"that of 'a' is 0 relative to the others; set it to 0"):
         resolve_blend(asked, "train")
 
 

@@ -456,7 +456,7 @@ def _explain(cls: Any, config: Any) -> Iterator[None]:
         raise
     except OSError as error:
         folder = getattr(config, "path_to_cache", None)
-        place = "beside the data" if folder is None else os.fspath(folder)
+        place = "next to the data" if folder is None else os.fspath(folder)
         raise StoreError(
             f"{name} must be able to read its data and to write its indices {place}, the file "
             f"system refuses {error.filename or 'it'}: {reason_of(error)}; set path_to_cache "

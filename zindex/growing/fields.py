@@ -202,7 +202,7 @@ def _cast(numbers: AnyArray, dtype: np.dtype[Any]) -> AnyArray | None:
 def _refuse(key: GrowingKey, value: Any, record: int) -> SourceError:
     return SourceError(
         f"{key.name!r} must be {_MUST_BE[key.shape]}, as in the first generation, got "
-        f"{shorten(value)} in record {record:,}; mend the record, or begin a new store"
+        f"{shorten(value)} in record {record:,}; fix the record, or begin a new store"
     )
 
 
@@ -218,7 +218,7 @@ def _describe_keys(record: Mapping[str, Any], names: set[str], number: int) -> s
     parts += [f"has {', '.join(surplus)}"] if surplus else []
     return (
         f"records must have the keys of the first generation, {', '.join(sorted(names))}, record "
-        f"{number:,} {' and '.join(parts)}; mend the record, or begin a new store"
+        f"{number:,} {' and '.join(parts)}; fix the record, or begin a new store"
     )
 
 
@@ -241,7 +241,7 @@ def _check_lengths(key: GrowingKey, other: GrowingKey, found: Mapping[str, Field
                 record = int(np.searchsorted(np.cumsum(own[0]), place, "right"))
             raise SourceError(
                 f"{key.name} and {other.name} of a record must be of one length, got "
-                f"{one[place]:,} and {two[place]:,} in record {record:,}; mend the record"
+                f"{one[place]:,} and {two[place]:,} in record {record:,}; fix the record"
             )
 
 

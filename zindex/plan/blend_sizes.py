@@ -187,7 +187,7 @@ class _Resolver:
             if weight == 0:
                 raise PlanError(
                     f"weights must differ by less than floats can hold, that of "
-                    f"'{request.datasets[d]}' is 0 beside the others; set it to 0 or raise it"
+                    f"'{request.datasets[d]}' is 0 relative to the others; set it to 0 or raise it"
                 )
         targets = [math.ceil(size * weight) for weight in weights]
         requested = [math.ceil(target * (1 + request.surplus)) for target in targets]

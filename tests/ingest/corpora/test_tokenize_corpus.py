@@ -126,7 +126,7 @@ def test_documents_without_text(folder: Path) -> None:
     with pytest.raises(
         SourceError,
         match=r"in the field 'text' \(--column\), it is missing; the fields are body, in "
-        r"record '1' of .*rows.jsonl; mend it, or leave out such records",
+        r"record '1' of .*rows.jsonl; fix it, or leave out such records",
     ):
         tokenize_corpus(folder / "rows.jsonl", folder / "x", **settings)
     made = tokenize_corpus(folder / "rows.jsonl", folder / "y", on_damage="skip", **settings)

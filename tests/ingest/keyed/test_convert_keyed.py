@@ -92,7 +92,7 @@ def test_lines_are_records(tmp_path: Path) -> None:
 def test_lines_that_do_not_match_are_left_out(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [row for part in sft_records() for row in part])
     path.write_text(path.read_text() + '{"sequence": [1], "loss_mask": []}\nno JSON\n')
-    with pytest.raises(SourceError, match=r"got 0 and 1, in line 18 of .*a\.jsonl; mend it"):
+    with pytest.raises(SourceError, match=r"got 0 and 1, in line 18 of .*a\.jsonl; fix it"):
         convert_keyed(path, tmp_path / "s", client=SERIAL)
     store = convert_keyed(path, tmp_path / "s", client=SERIAL, on_damage="skip", restart=True)
     assert stored(store) == flat(sft_records())
@@ -218,7 +218,7 @@ def test_sources_that_cannot_be_converted(tmp_path: Path) -> None:
     [
         ("__key__", ", which a store of"),
         ("__url__", ", which a store of"),
-        ("x_length", " beside x, for the"),
+        ("x_length", " next to x, for the"),
     ],
 )
 def test_a_key_is_not_called_like_what_stores_keep(tmp_path: Path, key: str, why: str) -> None:
@@ -311,7 +311,7 @@ def test_invalid_values_are_refused_by_key_and_record(
     write = write_h5 if form == "h5" else write_bin
     source = write(tmp_path / "in", shards)
     name = "data_0001.h5" if form == "h5" else "shard_1"
-    with pytest.raises(SourceError, match=rf"{shown} in record 2 of .*{name}; mend"):
+    with pytest.raises(SourceError, match=rf"{shown} in record 2 of .*{name}; fix"):
         convert_keyed(source, tmp_path / "s", grid=ChunkGrid(16, 64))
     shards[1][2][key][4] = 1
     assert (

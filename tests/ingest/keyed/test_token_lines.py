@@ -118,7 +118,7 @@ def test_named_dtypes_are_the_keys() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"responses": 3}, "'responses' must be a list, got 3, in line 2 of /d/a.jsonl; mend it"),
+        ({"responses": 3}, "'responses' must be a list, got 3, in line 2 of /d/a.jsonl; fix it"),
         ({"responses": [3]}, r"'responses' must be a list of lists, got \[3\], in line 2"),
         (
             {"masks": [[1], [1]]},
@@ -154,7 +154,7 @@ def test_lines_without_lists_are_refused() -> None:
 
 def test_a_key_is_not_called_like_lengths() -> None:
     record = {"x": [[1]], "x_length": [1]}
-    with pytest.raises(ConfigError, match="a key must not be called x_length beside x, for the"):
+    with pytest.raises(ConfigError, match="a key must not be called x_length next to x, for the"):
         open_token_lines(files_of(record), "")
     assert own(open_token_lines(files_of(record), "", {"x": "int8"})) == [
         {"x": [1], "x_length": [1]}

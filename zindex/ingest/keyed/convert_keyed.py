@@ -92,7 +92,7 @@ class KeyedSource:
                 )
             if f"{key}{LENGTH_SUFFIX}" in keys:
                 raise ConfigError(
-                    f"a key must not be called {key}{LENGTH_SUFFIX} beside {key}, for the store "
+                    f"a key must not be called {key}{LENGTH_SUFFIX} next to {key}, for the store "
                     f"keeps the lengths of the items of {key} by that name; rename it"
                 )
         #: The fields of the store.
