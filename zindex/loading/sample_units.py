@@ -8,7 +8,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array, UInt64Array
 from zindex.loading.stream_orders import keyed_order, keyed_position
-from zindex.plan.keys import Stage, stream_key
+from zindex.plan.keys import Stage, mix_words, stream_key
 from zindex.sources.sample_offsets import SampleCount
 
 # Maximum samples of a unit, and adjacent ones that are read together: their number and bytes.
@@ -50,16 +50,8 @@ def scramble(numbers: UInt64Array, key: np.uint64) -> UInt64Array:
     -------
     words
         Shape (numbers,), uint64; different numbers have different words.
-
-    Notes
-    -----
-    Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
     """
-    words = (numbers ^ key) * np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: UInt64Array = words ^ (words >> np.uint64(31))
-    return found
+    return mix_words((numbers ^ key) * np.uint64(0x9E3779B97F4A7C15))
 
 
 @lru_cache(maxsize=64)
