@@ -136,7 +136,7 @@ def test_first_records_must_be_numbers_or_texts(record: dict[str, Any], message:
     ("record", "dtypes", "message"),
     [
         ({"__key__": 1}, {}, r"a key must be a text other than __key__, __url__, policy_version"),
-        ({"a": [[1]], "a_length": 1}, {}, r"must not be called 'a_length', which the store keeps"),
+        ({"a": [[1]], "a_length": 1}, {}, r"must not be called 'a_length', which is reserved"),
         ({"a": 1}, {"b": "int8"}, r"dtypes must be of keys of the records, a, got b; leave them"),
         ({"a": 1}, {"a": "U5"}, r"must have a dtype such as int32, float64 or bool, got 'U5'"),
         ({f"k{i}": 1 for i in range(70)}, {}, r"records must have at most 64 fields"),

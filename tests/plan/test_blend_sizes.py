@@ -172,7 +172,7 @@ def test_budgets_of_a_given_size_beyond_the_epochs() -> None:
     assert resolve(asked).counts == (60, 20)
     message = (
         "blend needs 63 samples of train from 'a' but 3 epochs give 60; raise max_epochs to 3.13 "
-        "or lower samples.train to 80; so it is with 1 more"
+        "or lower samples.train to 80; the same holds for 1 more"
     )
     with pytest.raises(PlanError, match=re.escape(message)):
         resolve(replace(asked, samples={"train": 84}))

@@ -297,9 +297,7 @@ def infer_schema(
     names = [field[0] for key in keys for field in key.fields]
     for name in names:
         if names.count(name) > 1 or name in _RESERVED[:2]:
-            raise ConfigError(
-                f"a key must not be called {name!r}, which the store keeps for itself; rename it"
-            )
+            raise ConfigError(f"a key must not be called {name!r}, which is reserved; rename it")
     check_fields(names)
     return GrowingSchema(tuple(keys), num_ids, None if kind is None else kind.to_json())
 

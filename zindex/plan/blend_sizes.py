@@ -303,7 +303,7 @@ def check_epochs(
     else:
         least = min(math.floor(count / weights[row]) for row, count in most.items())
         way_out = f"samples.train to {least:,}"
-    also = f"; so it is with {len(short) - 1:,} more" if len(short) > 1 else ""
+    also = f"; the same holds for {len(short) - 1:,} more" if len(short) > 1 else ""
     d = members[worst]
     raise PlanError(
         f"blend needs {math.ceil(size * weights[worst]):,} samples of train from "

@@ -305,7 +305,7 @@ def test_a_concurrent_call_may_be_faster(folder: Path, monkeypatch: pytest.Monke
         settings["to"] = to
         monkeypatch.setattr(partitions, "read_partition", encode_late)
         if to == "bin":
-            with pytest.raises(StoreError, match="another one has finished it meanwhile; use it"):
+            with pytest.raises(StoreError, match="another call has finished it; use it"):
                 tokenize_corpus(folder / "in", target, **settings)
         else:
             assert tokenize_corpus(folder / "in", target, **settings) == made[0]

@@ -216,8 +216,8 @@ def test_sources_that_cannot_be_converted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ("__key__", ", which a store of"),
-        ("__url__", ", which a store of"),
+        ("__key__", ", which is reserved in stores of"),
+        ("__url__", ", which is reserved in stores of"),
         ("x_length", " next to x, for the"),
     ],
 )

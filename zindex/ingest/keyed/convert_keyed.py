@@ -87,7 +87,7 @@ class KeyedSource:
         for key in keys:
             if key in (KEY, URL):
                 raise ConfigError(
-                    f"a key must not be called {key}, which a store of records keeps for itself; "
+                    f"a key must not be called {key}, which is reserved in stores of records; "
                     "rename it"
                 )
             if f"{key}{LENGTH_SUFFIX}" in keys:
