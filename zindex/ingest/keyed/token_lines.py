@@ -102,7 +102,7 @@ class TokenLines(WrappedFiles):
                     self.num_refused += 1
                     continue
                 raise SourceError(
-                    f"{error}, in line {int(sample['__key__']) + 1:,} of {sample['__url__']}; fix "
+                    f"{error}, in line {int(sample['__key__']) + 1:,} of {sample['__url__']}; mend "
                     "it, or leave out such lines with on_damage='skip' (--on-damage skip)"
                 ) from None
             record["__key__"] = sample["__key__"]
