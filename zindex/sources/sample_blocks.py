@@ -141,10 +141,10 @@ class SampleBlocks(Sequence[RawSample]):
     def __getitem__(self, which: int) -> RawSample: ...
 
     @overload
-    def __getitem__(self, which: slice) -> RawSamples: ...
+    def __getitem__(self, which: slice | Int64Array) -> RawSamples: ...
 
-    def __getitem__(self, which: int | slice) -> RawSample | RawSamples:
-        if not isinstance(which, slice):
+    def __getitem__(self, which: int | slice | Int64Array) -> RawSample | RawSamples:
+        if isinstance(which, int):
             return self[which : which + 1][0]
         needed = self._blocks[which].tolist() if self._unread else ()
         for block in sorted(self._unread.intersection(needed)):
