@@ -235,11 +235,11 @@ class JsonlFiles(PartFiles):
         if of_files is None or of_files.common is not labels:
             of_files = self._labels = _FileLabels(self.urls, labels)
         try:
-            for sample, number, row in zip(samples, files, rows, strict=False):
+            for sample, number, key in zip(samples, files, map(str, rows), strict=False):
                 if None in sample.values():
                     _fill(sample)
                 sample.update(of_files[number])
-                sample["__key__"] = str(row)
+                sample["__key__"] = key
         except AttributeError:  # it is no object
             return None
         return samples
