@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain, count, islice, repeat
 from operator import length_hint
 from typing import NamedTuple, TypedDict
@@ -273,13 +274,19 @@ class PartStream(_ReadStream):
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
         super().__init__(source, start)
         self._num_items, self._end = source.num_items, source.end
-        self._can_skip = getattr(source.dataset, "can_skip", False)
-        # Units of a group if several are read together.
-        self._share = 0
-        if self.makes_blocks:
-            units = source.dataset.units
-            if units.max_unit < NUM_PARSED and units.share >= 4 * self.slot.count:
-                self._share = units.share
+
+    @cached_property
+    def _can_skip(self) -> bool:
+        return getattr(self.source.dataset, "can_skip", False)
+
+    @cached_property
+    def _share(self) -> int:
+        """Units of a group if several of a worker slot are read together, otherwise 0."""
+        if not self.makes_blocks:
+            return 0
+        units = self.source.dataset.units
+        is_joined = units.max_unit < NUM_PARSED and units.share >= 4 * self.slot.count
+        return units.share if is_joined else 0
 
     @property
     def makes_blocks(self) -> bool:
