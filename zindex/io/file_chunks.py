@@ -33,7 +33,7 @@ FIRST_NBYTES = 1 << 20
 #: Bytes of a chunk of a file that is searched, and of one of decompressed frames.
 SCAN_NBYTES, FRAMES_NBYTES = 1 << 20, 4 << 20
 #: Bytes of a part that a thread searches, of whole MiB, and concurrent requests for parts.
-PART_NBYTES, NUM_REQUESTS = 4 << 20, 16
+PART_NBYTES, NUM_REQUESTS = 4 << 20, 8
 
 
 def read_chunks(
@@ -70,6 +70,7 @@ def read_chunks(
 def open_local(file: SourceFile) -> Iterator[int]:
     """Open a local file and yield its descriptor; its size must be unchanged since listing."""
     path = file.path
+    is_whole = file.growing is None or file.growing.is_done
     try:
         with reading(path):
             if file.growing is not None:
@@ -84,7 +85,7 @@ def open_local(file: SourceFile) -> Iterator[int]:
         raise StoreNotFoundError(f"no file {file.url} any more; restore it") from None
     try:
         nbytes = os.fstat(descriptor).st_size
-        if nbytes != file.size and (file.growing is None or file.growing.is_done):
+        if nbytes != file.size and is_whole:
             raise SourceError(
                 f"{file.url} must have {file.size:,} bytes, as when it was listed, it has "
                 f"{nbytes:,}; it was changed since, so open the source again"

@@ -79,6 +79,7 @@ class PlainCopies:
     def __init__(self, files: Sequence[SourceFile], *, whole_lines: bool) -> None:
         self._whole_lines = whole_lines
         self._growing: WeakSet[GrowingCopy] = WeakSet()
+        self._is_begun = False
         self._process, self._threads = os.getpid(), DaemonPool(_NUM_THREADS, "zindex-copies")
         # Sources that share a folder share its copies; a source that grows keeps them.
         parents = sorted({str(file.place.parent) for file in files})
@@ -161,7 +162,8 @@ class PlainCopies:
     @property
     def is_begun(self) -> bool:
         """Whether copies are made, or none is needed."""
-        return not any(one.is_awaited for one in list(self._growing))
+        self._is_begun = self._is_begun or not any(one.is_awaited for one in list(self._growing))
+        return self._is_begun
 
     def _submit(self, function: Callable[[], None]) -> None:
         if self._process != os.getpid():  # threads do not survive a fork

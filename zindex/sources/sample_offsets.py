@@ -35,8 +35,8 @@ R = TypeVar("R")
 RawSample = tuple[int, int, bytes | memoryview]
 
 #: Smallest plain file whose table is kept on disk; smaller ones are scanned faster than a table is
-#: kept. A sixteenth of it for copies and compressed files.
-MIN_KEPT_NBYTES = 16 << 20
+#: kept. A quarter of it for copies and compressed files.
+MIN_KEPT_NBYTES = 4 << 20
 # Most bytes of all of them.
 _MAX_KEPT_NBYTES = 4 << 30
 _NUM_THREADS = 8
@@ -170,7 +170,7 @@ def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity
         with suppress(OSError):  # then reading the file raises, too
             modified = os.stat(file.place).st_mtime_ns
     is_plain = file.is_cut and file.copy is None
-    least = MIN_KEPT_NBYTES if is_plain else MIN_KEPT_NBYTES >> 4
+    least = MIN_KEPT_NBYTES if is_plain else MIN_KEPT_NBYTES >> 2
     if not file.is_local or (file.nbytes or 0) >= least:
         path = _name_table(file, identity)
     found = _load(path, file) if path is not None else scan(file)
@@ -192,7 +192,7 @@ def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity
 def _may_have_offsets(file: SourceFile) -> bool:
     """Return whether to look for offsets next to a file: a large one, no copy of another one."""
     is_own = file.copy is None or file.growing is not None
-    return is_own and (file.size or 0) >= MIN_KEPT_NBYTES >> 4
+    return is_own and (file.size or 0) >= MIN_KEPT_NBYTES >> 2
 
 
 def each_once(

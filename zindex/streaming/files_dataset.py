@@ -13,18 +13,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.io.request_threads import DaemonPool
-from zindex.loading.sample_units import UNIT_NBYTES, SampleUnits, choose_units
+from zindex.loading.sample_units import UNIT_NBYTES, Order, SampleUnits, choose_units
 from zindex.loading.stream_orders import keyed_order, take_turns
 from zindex.plan.settings import check_whole
 from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
 from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.damage_log import OnDamage
-from zindex.sources.jsonl_files import JsonlFiles
-from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.part_files import PartFiles
-from zindex.sources.sample_files import Paths, SampleFiles
+from zindex.sources.sample_blocks import SampleBlocks
+from zindex.sources.sample_files import SampleFiles
 from zindex.sources.sample_requests import SampleRequests
-from zindex.sources.tar_files import TarFiles
 from zindex.sources.unit_requests import OpenedGroup, Unit, UnitRequests
 from zindex.store.commit import fingerprint
 
@@ -33,8 +31,8 @@ from zindex.store.commit import fingerprint
 _NUM_UNITS, _NUM_CALLS = 2880, 576
 # Files that are read at a time if they can only be read in order, and groups of them that are left.
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
-# Samples of a unit that are cut out of their blocks together.
-_NUM_PARSED = 64
+#: Samples that are cut out of their blocks and parsed together, of a unit or of several small ones.
+NUM_PARSED = 64
 _NO_LABELS: Sample = {}
 
 
@@ -199,6 +197,60 @@ class FilesDataset(IterableDataset[Sample]):
         """
         return self.files.parse_blocks(self._read_raw(unit, upcoming or iter(())), labels)
 
+    def read_runs(
+        self, parts: Int64Array, order: Order, skip: int, labels: Sample
+    ) -> Iterator[tuple[Sequence[Sample], list[int]]]:
+        """Yield the samples of some units, not processed, those of several small units together.
+
+        It ends before a unit that must be read by `read_blocks`.
+
+        Parameters
+        ----------
+        parts
+            Shape (units,), int64, ascending: units of one group.
+        order, skip
+            As in `Unit`; ``skip`` is for the first unit.
+        labels
+            Fields that are added.
+
+        Yields
+        ------
+        samples, ends
+            Samples of some units, and where each of these but the last ends among them.
+        """
+        units, files = self.units, self.files
+        assert units is not None
+        if files.is_slow_at_first:
+            return
+        group, number = divmod(int(parts[0]), units.share)
+        firsts, lasts = units.spans_of(group, parts % units.share, order)
+        firsts[0] += skip
+        borders = np.cumsum(lasts - firsts)
+        step = max(2, NUM_PARSED * len(parts) // max(1, int(borders[-1])))
+        is_adjacent = bool((firsts[1:] == lasts[:-1]).all())
+        # Before the first sample of the group, in the order of the files.
+        before = 0 if order else units.range_of(int(parts[0]))[0] - units.part_of(number, None)[0]
+        raws = self._open_group(Unit(int(parts[0]), order)) if order else ()
+        if order and not is_adjacent and not isinstance(raws, SampleBlocks):
+            return
+        starts, stops, ends = firsts.tolist(), lasts.tolist(), [0, *borders.tolist()]
+        if not is_adjacent:
+            places = np.arange(ends[-1]) + np.repeat(firsts - ends[:-1], lasts - firsts)
+        for first in range(0, len(parts), step):
+            last = min(first + step, len(parts))
+            if order is None:
+                spans = [*zip(starts[first:last], stops[first:last], strict=True)]
+                spans = [(starts[first], stops[last - 1])] if is_adjacent else spans
+                chosen = files.read_samples((before + a, before + b) for a, b in spans)
+            elif is_adjacent:
+                chosen = raws[starts[first] : stops[last - 1]]
+            else:
+                chosen = raws[places[ends[first] : ends[last]]]
+            samples = files.parse_together(chosen, labels)
+            if samples is None:
+                return
+            yield samples, [end - ends[first] for end in ends[first + 1 : last]]
+
     def as_listed(self, listing: str) -> "FilesDataset":
         """Return a dataset of earlier files; see `PartFiles.as_listed`. Not of stored records."""
         assert isinstance(self.files, PartFiles)
@@ -246,7 +298,7 @@ class FilesDataset(IterableDataset[Sample]):
         if unit.order is None:
             start, stop = self.units.range_of(unit.part)
             # Few at a time stay in the processor's cache until they are parsed.
-            step = _NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
+            step = NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
             start += unit.skip
             if self.files.is_slow_at_first and start < stop:
                 yield self.files.read_samples([(start, start + 1)])
@@ -254,18 +306,23 @@ class FilesDataset(IterableDataset[Sample]):
             for first in range(start, stop, step):
                 yield self.files.read_samples([(first, min(first + step, stop))])
             return
-        # The units of a group follow each other, so its blocks are kept for the next ones.
         start, stop = self.units.part_of(unit.part, unit.order)
         start += unit.skip
         if start >= stop:
             return
-        key = unit.part // self.units.share, unit.order
-        raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
+        raws = self._open_group(unit)
         if self.files.is_slow_at_first:
             yield raws[start : start + 1]
             start += 1
-        for first in range(start, stop, _NUM_PARSED):
-            yield raws[first : min(first + _NUM_PARSED, stop)]
+        for first in range(start, stop, NUM_PARSED):
+            yield raws[first : min(first + NUM_PARSED, stop)]
+
+    def _open_group(self, unit: Unit) -> Sequence[Any]:
+        """Return the samples of the group of a unit in the order of an epoch."""
+        assert self.units is not None
+        # The units of a group follow each other, so its blocks are kept for the next ones.
+        key = unit.part // self.units.share, unit.order
+        return self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
 
     def _locate(self, unit: Unit) -> tuple[list[tuple[int, int]], Int64Array | None]:
         """Return the ranges of samples of a unit, or of its group in an epoch, and their order."""
@@ -324,151 +381,3 @@ class FilesDataset(IterableDataset[Sample]):
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for part in range(first, self.num_parts, step):
             yield from self.read_part(part)
-
-
-class JsonlIterableDataset(FilesDataset):
-    """Lines of jsonl files as samples; see `JsonlFiles` for the files.
-
-    Parameters
-    ----------
-    path
-        Files, folders and patterns, separated by commas, or a list.
-    process_fn
-        Takes an iterator over the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
-        samples when its input ends. None leaves samples unchanged.
-    shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
-    on_damage
-        ``"error"``, or ``"skip"`` to skip damaged lines, which ``num_skipped`` counts.
-    part_nbytes
-        Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
-        other. Other orders share units of samples, whose size follows from the samples.
-    prepare_nbytes
-        Compressed files and files at URLs with at most as many bytes together, as they are stored,
-        are read in advance to read their samples in any order; 0, or more bytes, reads file by
-        file.
-
-    Raises
-    ------
-    ConfigError
-        If a setting or a scheme is not supported, or a file is named twice.
-    StoreNotFoundError
-        If a file or folder does not exist.
-    SourceError
-        If no file is given.
-
-    Notes
-    -----
-    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
-    shuffling or resuming, which `MergedDataset` does.
-    """
-
-    def __init__(
-        self,
-        path: Paths,
-        process_fn: ProcessFn | None = None,
-        *,
-        shuffle_buffer: int = 1000,
-        on_damage: OnDamage = "error",
-        part_nbytes: int = 8 << 20,
-        prepare_nbytes: int = PREPARE_NBYTES,
-    ) -> None:
-        files = JsonlFiles(
-            path, part_nbytes=part_nbytes, on_damage=on_damage, prepare_nbytes=prepare_nbytes
-        )
-        super().__init__(files, process_fn, shuffle_buffer, on_damage)
-
-
-class MetaDistributedWebDataset(FilesDataset):
-    """Samples of tar archives with their metadata files; see `TarFiles` for the files.
-
-    Parameters
-    ----------
-    path
-        Files, folders and patterns, separated by commas, or a list; may be ``""`` with
-        ``include_dirs``.
-    process_fn
-        Takes an iterator over the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
-        samples when its input ends. None leaves samples unchanged.
-    meta_names
-        Fields of the metadata to add to samples; None adds none.
-    include_dirs
-        Additional folders, separated by commas; the suffix ``*n`` repeats the files of a folder n
-        times.
-    shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
-    on_damage
-        ``"error"``, or ``"skip"`` to skip damaged samples, which ``num_skipped`` counts.
-    part_nbytes
-        Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
-        other. Other orders share units of samples, whose size follows from the samples.
-    prepare_nbytes
-        Compressed files and files at URLs with at most as many bytes together, as they are stored,
-        are read in advance to read their samples in any order; 0, or more bytes, reads file by
-        file.
-
-    Raises
-    ------
-    ConfigError
-        If a setting or a scheme is not supported, or a file is named twice.
-    StoreNotFoundError
-        If a file or folder does not exist.
-    SourceError
-        If no file is given.
-
-    Notes
-    -----
-    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
-    shuffling or resuming, which `MergedDataset` does.
-    """
-
-    def __init__(
-        self,
-        path: Paths,
-        process_fn: ProcessFn | None = None,
-        *,
-        meta_names: Sequence[str] | None = None,
-        include_dirs: str | None = None,
-        shuffle_buffer: int = 1000,
-        on_damage: OnDamage = "error",
-        part_nbytes: int = 64 << 20,
-        prepare_nbytes: int = PREPARE_NBYTES,
-    ) -> None:
-        files = TarFiles(
-            path,
-            meta_names=() if meta_names is None else meta_names,
-            include_dirs=include_dirs,
-            part_nbytes=part_nbytes,
-            on_damage=on_damage,
-            prepare_nbytes=prepare_nbytes,
-        )
-        super().__init__(files, process_fn, shuffle_buffer, on_damage)
-
-
-class SimpleDistributedWebDataset(MetaDistributedWebDataset):
-    """Samples of tar archives without metadata.
-
-    Parameters
-    ----------
-    path
-        As for `MetaDistributedWebDataset`.
-    process_fn
-        As for `MetaDistributedWebDataset`.
-    seed
-        Accepted for compatibility and ignored: the seed is set on `MergedDataset`.
-    shuffle_buffer
-        As for `MetaDistributedWebDataset`.
-    """
-
-    def __init__(
-        self,
-        path: Paths,
-        process_fn: ProcessFn | None = None,
-        seed: int | None = None,
-        *,
-        shuffle_buffer: int = 1000,
-    ) -> None:
-        super().__init__(path, process_fn, shuffle_buffer=shuffle_buffer)
-        self.seed = seed

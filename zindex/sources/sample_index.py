@@ -1,11 +1,12 @@
 """Write where samples are next to their files, so that other nodes need not search these."""
 
+from typing import Any
+
 from zindex.errors import ConfigError
 from zindex.sources.part_files import PartFiles
-from zindex.streaming.files_dataset import FilesDataset
 
 
-def write_offsets(dataset: FilesDataset) -> list[str]:
+def write_offsets(dataset: Any) -> list[str]:
     """Write the offsets of the samples of each file into a file next to it.
 
     Other nodes read ``NAME.offsets`` instead of the whole of a file to find its samples. Files in
