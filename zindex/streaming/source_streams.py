@@ -40,8 +40,7 @@ _MAX_EPOCHS = 1 << 20
 TOKENS = 1 << 32
 # Epochs without a sequence after which a packed source is found to be empty.
 MAX_IDLE = 1000
-# Files read in order whose starts are requested in advance, at least.
-_FILES_AHEAD = 4
+_FILES_AHEAD = 4  # files read in order whose starts are requested in advance, at least
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
 
