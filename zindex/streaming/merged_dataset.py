@@ -367,11 +367,17 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             return self._iterate(self._state, self._from_url_level, iteration=first)
         return self._iterate(None, from_url_level=False, iteration=first + begun)
 
-    def __len__(self) -> int:
-        """Return the number of samples of one iteration, of this rank at most.
+    @property
+    def next_iteration(self) -> int:
+        """Number of the next iteration."""
+        return int(self._iterations[0] + self._iterations[1:].max())
 
-        Ranks share units of about a 2,000th of a source, so that a rank may have fewer. Padding,
-        which depends on the number of loader workers, is not counted.
+    def __len__(self) -> int:
+        """Return the number of samples in the next iteration of a rank that has most.
+
+        It is for one loader worker: ranks share units of about a 2,000th of a source, so that other
+        numbers of workers change it slightly. The ``len()`` of a `zindex.stream_loader`, in
+        batches, is exact.
 
         Raises
         ------
@@ -379,7 +385,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             If it is infinite, or not known: with a ``customized_yield_fn``, ``stop_on_first``,
             ``max_epochs``, a percent that ends with 0, or process functions.
         """
-        return mixture_checks.count_samples(self)
+        return int(mixture_checks.count_samples(self, 1).max())
 
     def check_length(self, required_samples: int) -> list[Any]:
         """Return how many samples each dataset has, and how many a run requires.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 
 from zindex.arrays import Int64Array
@@ -70,17 +71,13 @@ class StreamSource:
             return len(self.dataset.urls)
         return int(self.dataset.num_parts) if self.is_partitioned else len(self.dataset)
 
-    def count_samples(self, num_ranks: int) -> int | None:
-        """Return the most samples of one rank in an epoch; None if that is not known."""
-        if not self.is_partitioned:
-            return -(-len(self.dataset) // num_ranks)
-        units = getattr(self.dataset, "units", None)
-        if units is None or not self.dataset.can_skip or self.kind == "files":
+    def count_samples(self, num_worker_slots: int, iteration: int) -> Int64Array | None:
+        """Return the samples of each worker slot in an epoch; None if that is not known."""
+        lengths = self.lengths(iteration) if self.is_partitioned else np.ones(self.num_items)
+        if lengths is None:
             return None
-        if num_ranks == 1:
-            return int(units.num_samples)
-        share = -(-units.num_units // num_ranks) * units.max_unit
-        return int(min(share, units.num_samples))
+        slots = np.arange(len(lengths)) % num_worker_slots
+        return np.bincount(slots, lengths, num_worker_slots).astype(np.int64)
 
     def labelled(self, labels: dict[str, Any]) -> Any:
         """Return the dataset; its process function, if any, gets samples with labels."""
