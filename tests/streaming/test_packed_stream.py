@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 
 from tests.streaming.simulated_ranks import Run
-from zindex.errors import ConfigError, SourceError
-from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking, to_state
+from zindex.errors import ConfigError, SourceError, StateMismatchError
+from zindex.processing import text_packing
+from zindex.streaming import (
+    JsonlIterableDataset,
+    MergedDataset,
+    TextPacking,
+    progress,
+    to_state,
+)
 
 Sample = dict[str, Any]
 
@@ -32,6 +39,13 @@ def write_files(folder: Path, num_files: int, sizes: list[int]) -> int:
             first += size
         (folder / f"{number:03}.jsonl").write_text("\n".join(lines) + "\n")
     return first - 1
+
+
+@pytest.fixture(autouse=True, params=["whole", "apart"])
+def whole_nbytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each worker pack the whole source, as it does because it is small, or its own parts."""
+    if request.param == "apart":
+        monkeypatch.setattr(text_packing, "_MAX_WHOLE", 0)
 
 
 def make(folder: Path, length: int, *, cyclic: bool = False, **settings: Any) -> MergedDataset:
@@ -166,12 +180,92 @@ def test_files_that_are_read_in_order_resume_whole_documents(tmp_path: Path) -> 
 
 def test_documents_in_the_window_are_read_again_for_another_length(tmp_path: Path) -> None:
     num_tokens = write_files(tmp_path, 4, [7, 1, 23, 4, 2, 2])
-    first = list(islice(make(tmp_path, 8, **PACK), 7))
-    dataset = make(tmp_path, 16, **PACK)
+    first = list(islice(make(tmp_path, 8, **PACK, whole_nbytes=0), 7))
+    dataset = make(tmp_path, 16, **PACK, whole_nbytes=0)
     dataset.set_dataloader_states(to_state(first), reload_from_url_level=True)
     made = values([*first, *dataset])
     assert {token for one in made for token in one if token} == {*range(1, num_tokens + 1)}
-    other = make(tmp_path, 16)
+    other = make(tmp_path, 16, whole_nbytes=0)
     other.set_dataloader_states(to_state(first), reload_from_url_level=True)
     with pytest.raises(ConfigError, match="a state with held documents needs documents='pack'"):
         next(iter(other))
+
+
+@pytest.mark.parametrize("documents", ["ignore", "mark", "pack"])
+@pytest.mark.parametrize("tail", ["pad", "drop_last"])
+def test_one_sequence_of_all_workers_is_not_full(tmp_path: Path, documents: Any, tail: Any) -> None:
+    num_tokens = write_files(tmp_path, 200, [3, 0, 5, 1, 2])
+
+    def new() -> MergedDataset:
+        # Set here, so that it holds for both parameters of the fixture.
+        packing = {"documents": documents, "tail": tail, "whole_nbytes": 1 << 20}
+        return make(tmp_path, 63, **packing)
+
+    [single] = Run(new, 1, 0).drain().ranks
+    for sizes in ((8, 2), (3, 0), (5, 3)):
+        run = Run(new, *sizes).drain()
+        counts = [len(rank.delivered) for rank in run.ranks]
+        assert sorted(map(str, values(run.samples()))) == sorted(map(str, values(single.delivered)))
+        assert max(counts) - min(counts) <= max(1, sizes[1])
+    filled = [sum(token > 0 for token in one) for one in values(single.delivered)]
+    assert sum(one < 64 for one in filled) <= (tail == "pad")
+    assert sum(filled) == num_tokens if tail == "pad" else num_tokens - 64 < sum(filled)
+
+
+def test_a_length_changes_before_a_whole_source_begins_anew(tmp_path: Path) -> None:
+    num_tokens = write_files(tmp_path, 4, [7, 1, 23, 4, 2, 2])
+    for before, after in ((1 << 20, 1 << 20), (1 << 20, 0), (0, 1 << 20)):
+        first = list(islice(make(tmp_path, 8, **PACK, whole_nbytes=before), 7))
+        dataset = make(tmp_path, 16, **PACK, whole_nbytes=after)
+        with pytest.raises(StateMismatchError, match="must be of the same files"):
+            dataset.set_dataloader_states(to_state(first))
+        dataset.set_dataloader_states(to_state(first), reload_from_url_level=True)
+        made = values(dataset)
+        assert {token for one in made for token in one if token} == {*range(1, num_tokens + 1)}
+
+
+def test_the_progress_of_a_whole_source_is_in_sequences(tmp_path: Path) -> None:
+    write_files(tmp_path, 9, [30, 2, 11])
+    dataset = make(tmp_path, 8, whole_nbytes=1 << 20)
+    num_sequences = len(list(dataset))
+    run = Run(lambda: make(tmp_path, 8, whole_nbytes=1 << 20), 2, 2, ahead=0)
+    run.advance(10)
+    [found] = progress(dataset, run.merged_states())
+    assert (found.kind, found.num_items, found.num_finished) == ("sequences", num_sequences, 10)
+
+
+def test_files_are_added_to_a_whole_source(tmp_path: Path) -> None:
+    num_tokens = write_files(tmp_path, 9, [30, 2, 11])
+
+    def new() -> MergedDataset:
+        return make(tmp_path, 8, whole_nbytes=1 << 20, **PACK)
+
+    first = Run(new, 2, 2, ahead=0)
+    first.advance(10)
+    (tmp_path / "new.jsonl").write_text('{"text": "5000 5001 5002"}\n')
+    second = Run(new, 3, 0, first.merged_states(), ahead=0)
+    made = values([*first.samples(), *second.drain().samples()])
+    found = Counter(token for one in made for token in one if token)
+    assert found == dict.fromkeys(range(1, num_tokens + 1), 1)
+    with_new = {token for one in values(new()) for token in one}
+    assert with_new >= {5000, 5001, 5002}
+
+
+@pytest.mark.parametrize("documents", ["ignore", "pack"])
+def test_a_source_below_one_sequence_is_warned_of(
+    tmp_path: Path, documents: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_files(tmp_path, 2, [3, 4])
+    assert not list(make(tmp_path, 64, documents=documents, tail="drop"))
+    assert "'texts' gave worker 0 of rank 0 no sequence: its texts have no tokens" in caplog.text
+    caplog.clear()
+    assert len(list(make(tmp_path, 64, documents=documents))) == 1
+    assert not caplog.text
+
+
+def test_the_last_sequence_of_documents_is_dropped_unless_it_is_full(tmp_path: Path) -> None:
+    write_files(tmp_path, 1, [9, 5, 4, 6])
+    settings = PACK | {"tail": "drop_last", "append_eod": False}
+    assert [one.count(0) for one in values(make(tmp_path, 8, **settings))] == [0, 0]
+    write_files(tmp_path, 1, [9, 5, 4, 6, 3])
+    assert [one.count(0) for one in values(make(tmp_path, 8, **settings))] == [0, 0, 0]

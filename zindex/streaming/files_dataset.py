@@ -198,6 +198,13 @@ class FilesDataset(IterableDataset[Sample]):
         """Whether the process function packs samples, and is called once for all parts."""
         return hasattr(self.process_fn, "pack")
 
+    @property
+    def packs_whole(self) -> bool:
+        """Whether each worker of a finite stream packs all samples, because they are few."""
+        if not self.packs or self.may_skip or self.units is None:
+            return False
+        return self.units.nbytes <= getattr(self.process_fn, "whole_nbytes", 0)
+
     def without_process_fn(self) -> "FilesDataset":
         """Return a dataset of the same parts, whose samples are those of the files."""
         raw = copy.copy(self)

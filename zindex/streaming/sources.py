@@ -15,6 +15,9 @@ from zindex.sources.part_files import PartFiles
 from zindex.streaming.protocols import UrlDataset
 from zindex.streaming.worker_slots import StreamOrigin
 
+#: Prefix of the identity of sources whose sequences, not parts, are shared.
+WHOLE_SOURCE = "whole, "
+_MAX_SEQUENCES = 1 << 40
 _BATCH = 16  # items that a map-style dataset with __getitems__ reads at once
 
 
@@ -63,6 +66,16 @@ class StreamSource:
     def is_packed(self) -> bool:
         """Whether its sequences continue from part to part."""
         return self.kind == "parts" and getattr(self.dataset, "packs", False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each worker slot packs all parts, and has its share of the sequences."""
+        return self.is_packed and not self.cyclic and getattr(self.dataset, "packs_whole", False)
+
+    @property
+    def num_turns(self) -> int:
+        """Numbers of an epoch that worker slots take in turn; there are fewer sequences."""
+        return _MAX_SEQUENCES if self.is_whole else self.num_items
 
     @property
     def num_items(self) -> int:
@@ -142,7 +155,8 @@ class StreamSource:
             fingerprint = f"{describe(dataset)} of {len(dataset)} items"
         shuffles = self.is_partitioned and self.order != "none"
         buffer = f", buffer {dataset.shuffle_buffer}" if shuffles else ""
-        return f"{self.order}, seed {self.seed}{buffer}: {fingerprint}"
+        whole = WHOLE_SOURCE if self.is_whole else ""
+        return f"{whole}{self.order}, seed {self.seed}{buffer}: {fingerprint}"
 
     @property
     def num_skipped(self) -> int:
