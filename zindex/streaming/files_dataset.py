@@ -137,6 +137,13 @@ class FilesDataset(IterableDataset[Sample]):
             return self.process(chain.from_iterable(map(self.files.read_part, members)))
         return self.read_unit(Unit(part))
 
+    def read_parts(self, parts: Iterable[int]) -> Iterator[Sample]:
+        """Return the samples of parts; packed ones continue from part to part."""
+        if not self.packs:
+            return chain.from_iterable(map(self.read_part, parts))
+        raw = self.without_process_fn()
+        return self.process(chain.from_iterable(map(raw.read_part, parts)))
+
     def read_mixed(self, part: int, *, seed: int, name: str, epoch: int) -> Iterator[Sample]:
         """Return the samples of a group of files in turn, for files that are read in order.
 
@@ -302,8 +309,7 @@ class FilesDataset(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for part in range(first, self.num_parts, step):
-            yield from self.read_part(part)
+        yield from self.read_parts(range(first, self.num_parts, step))
 
 
 class JsonlIterableDataset(FilesDataset):

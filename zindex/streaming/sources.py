@@ -167,6 +167,9 @@ class StreamSource:
         """Yield the samples of parts, files or items, unshuffled."""
         if not self.is_partitioned:
             return read_items(self.dataset, self.name, numbers)
+        if self.is_packed:
+            packed: Iterator[Any] = self.dataset.read_parts(numbers)
+            return packed
         read = self.dataset.read_url if self.kind == "files" else self.dataset.read_part
         return chain.from_iterable(map(read, numbers))
 
