@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zindex.datasets.record_dataset import RecordDataset as RecordDataset
     from zindex.keyed.dataset_factory import open_keyed_dataset as open_keyed_dataset
     from zindex.loading.run_split import open_run_split as open_run_split
+    from zindex.loading.zarr_text import ZarrText as ZarrText
     from zindex.processing.collate import PadCollate as PadCollate
     from zindex.processing.collate import mixed_collate as mixed_collate
     from zindex.processing.collate import stack_collate as stack_collate
@@ -61,6 +62,5 @@ if TYPE_CHECKING:
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
-    from zindex.streaming.zarr_text import ZarrText as ZarrText
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
