@@ -36,10 +36,11 @@ from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import BEGUN_PERCENTS, LoadedState, State, load_state, slot_state
-from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot
+from zindex.streaming.worker_slots import FirstState, Head, StreamStart, WorkerSlot
 
-# Every sample's state begins with a Head.
-default_collate_fn_map[Head] = refuse_default_collate
+# Every sample's state begins with a Head; the first one is longer than others, which torch's
+# function finds first.
+default_collate_fn_map[Head] = default_collate_fn_map[FirstState] = refuse_default_collate
 _MAX_WORKERS = 1022
 _MIXINGS = ("exact", "cogdata_mix")
 
@@ -329,8 +330,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """Return the state to pickle, with the rank, which a loader worker cannot determine."""
         place = self.place
         refuse_resharding(place[1])
-        place_or_none = None if place == (0, 1) else place
-        return {**self.__dict__, "_place": place_or_none, "_running": None}
+        # One rank of one may have been found before others were started.
+        known = self._place or (None if place == (0, 1) else place)
+        return {**self.__dict__, "_place": known, "_running": None}
 
     def __iter_from__(
         self,
