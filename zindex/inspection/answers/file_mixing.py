@@ -77,4 +77,4 @@ def _mean_entropy(files: Int64Array) -> float:
         _, counts = np.unique(window, return_counts=True)
         shares = counts / len(window)
         entropies.append(-(shares * np.log2(shares)).sum())
-    return float(np.mean(entropies)) + 0.0
+    return float(np.mean(entropies)) + 0.0  # never -0.0
