@@ -94,6 +94,18 @@ def test_fingerprints_depend_on_the_windows(store: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tail", "waste"), [("pad", "are padding to 78 %"), ("drop_last", "leave out 100 % of")]
+)
+def test_short_documents_apart_are_warned_of(
+    store: str, caplog: pytest.LogCaptureFixture, tail: Any, waste: str
+) -> None:
+    assert len(ZarrText(store, 23, tail=tail)) == 1
+    assert not caplog.text
+    assert len(ZarrText(store, 23, documents="apart", tail=tail)) == 4 * (tail == "pad")
+    assert f"windows of {store} {waste}" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"sequence_length": 0}, "sequence_length must be a whole number of at least 1, got 0"),

@@ -31,6 +31,7 @@ from zindex.store.commit import fingerprint
 # Units of an epoch, unless these would be too large: the samples of any two worker slots differ by
 # one unit at most. A process function that is not one-to-one is called for each of fewer units.
 _NUM_UNITS, _NUM_CALLS = 3840, 768
+_NUM_REMOTE = 576  # in object stores, where the blocks of a unit are requests
 # Files that are read at a time if they can only be read in order, and groups of them that are left.
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
 # Samples of a unit that are cut out of their blocks together.
@@ -100,7 +101,9 @@ class FilesDataset(IterableDataset[Sample]):
             return None
         one_to_one = getattr(self.process_fn, "one_to_one", False)
         is_called = self.process_fn is not None and not (self.packs or one_to_one)
-        most = _NUM_CALLS if is_called or count.is_remote else _NUM_UNITS
+        most = _NUM_CALLS if is_called else _NUM_UNITS
+        if count.is_remote:
+            most = _NUM_REMOTE
         shuffle, grouped = self.shuffle_buffer > 1, self.files.reads_blocks
         return choose_units(count, most, shuffle=shuffle, grouped=grouped)
 
