@@ -14,8 +14,8 @@ from zindex.inspection.tables.formatting import (
     format_share,
     table_lines,
 )
+from zindex.processing.sample_length import LengthOf
 from zindex.streaming.lengths.advice import RunAdvice, advise
-from zindex.streaming.lengths.sample_length import LengthOf
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, count_lengths
 
 _QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99}
