@@ -100,7 +100,9 @@ class Mixture:
     def __init__(self, rng: random.Random, files: Files) -> None:
         self.rng, self.files = rng, files
         self.kind = rng.choice(("lines", "epochs", "packed", "yield"))
-        self.packing = TextPacking(rng.randint(1, 12), read_numbers, pad_id=0)
+        length, most = rng.randint(1, 12), rng.choice((None, 0, 300, 1 << 20))
+        # Sources may grow beyond what is packed as a whole.
+        self.packing = TextPacking(length, read_numbers, pad_id=0, whole_nbytes=most)
         self.shuffle, self.seed = rng.random() < 0.8, rng.randint(0, 9)
         self.segment = rng.randint(1, 40)
         self.sizes = {"items": rng.randint(1, 50), "more": rng.randint(1, 50)}

@@ -270,6 +270,16 @@ def test_nothing_can_be_read_before_load(tmp_path: Path) -> None:
             call()
 
 
+def test_short_documents_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    documents = [np.arange(length) for length in (2, 3, 40, 2)]
+    write_bin(tmp_path, {"sequence": documents}, record_keys=["sequence"])
+    settings: dict[str, Any] = {"kind": "seq", "documents": "respect", "tail": "pad"}
+    load(tmp_path, 4, **settings)
+    assert not caplog.text
+    load(tmp_path, 32, **settings)
+    assert "are padding to 73 %, with tail='pad' and documents='respect'" in caplog.text
+
+
 def test_too_short_a_store_has_no_window(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_bin(tmp_path, {"sequence": [np.arange(4, dtype=np.int32)]})
     dataset = load(tmp_path, 4, kind="seq")

@@ -75,7 +75,7 @@ def test_nine_files_are_shared_equally(
     [(1, 9), (2047, 100), (70_000, 1000), (1_000_003, 1000), (50_000_001, 1000), (300_000, 10**5)],
 )
 def test_an_epoch_has_each_sample_once(num_samples: int, mean: int) -> None:
-    units = choose_units(SampleCount(num_samples, num_samples * mean), 2880, shuffle=True)
+    units = choose_units(SampleCount(num_samples, num_samples * mean), 3840, shuffle=True)
     num_groups, order_of = units.num_groups, (3, "a", 1)
     most = 2048 if num_samples < 100_000 else 40
     chosen = np.linspace(0, num_groups - 1, min(num_groups, most)).astype(int).tolist()
@@ -111,7 +111,7 @@ def test_units_in_object_stores_are_not_grouped() -> None:
 
 
 def test_units_of_large_sources_are_spread_over_all_samples() -> None:
-    units = choose_units(SampleCount(10**9, 10**12), 2880, shuffle=True)
+    units = choose_units(SampleCount(10**9, 10**12), 3840, shuffle=True)
     ranges, order = units.shuffled(12345, (1, "a", 0))
     assert order is not None
     starts = sorted(start for start, _ in ranges)
@@ -147,7 +147,7 @@ def test_no_sample_is_repeated_before_all_were_seen(
 
 @pytest.mark.parametrize("num_samples", [1, 700, 8100, 100_003, 1_500_000])
 def test_units_are_as_large_as_if_samples_were_dealt(num_samples: int) -> None:
-    units = choose_units(SampleCount(num_samples, num_samples * 500), 2880, shuffle=True)
+    units = choose_units(SampleCount(num_samples, num_samples * 500), 3840, shuffle=True)
     dealt = np.zeros(units.share, np.int64)
     for epoch in range(4):
         lengths = units.lengths((3, "a", epoch)).reshape(-1, units.share)
@@ -155,3 +155,14 @@ def test_units_are_as_large_as_if_samples_were_dealt(num_samples: int) -> None:
         dealt += lengths.sum(0)
         assert dealt.max() - dealt.min() <= 1
         assert sorted(dealt, reverse=True) == dealt.tolist()
+
+
+@pytest.mark.parametrize("least", [768, 3840])
+@pytest.mark.parametrize("num_samples", [50_000, 640_001, 3_000_000])
+def test_shares_differ_by_a_small_unit(num_samples: int, least: int) -> None:
+    for mean in (200, 3000, 10**5):
+        units = choose_units(SampleCount(num_samples, num_samples * mean), least, shuffle=True)
+        lengths = units.lengths((3, "a", 0))
+        for num_slots in (8, 16, 20, 64, 100):
+            shares = np.bincount(np.arange(len(lengths)) % num_slots, lengths)
+            assert shares.max() - shares.min() <= 96 + 0.01 * shares.mean()

@@ -22,9 +22,9 @@ from zindex.loading.megatron_samplers import (
     MegatronPretrainingSampler,
 )
 from zindex.loading.sampler import ElasticSampler
+from zindex.loading.zarr_text import ZarrText
 from zindex.plan.tail import Tail, count_windows, divide_evenly, parse_tail
 from zindex.processing.text_packing import TextPacking
-from zindex.processing.zarr_text import ZarrText
 
 #: Of each rank the items of each step; None is padding.
 Steps = list[list[list[int | None]]]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from tests.streaming.tiny_sources import Items
 from zindex.errors import ConfigError, PlanError
 from zindex.processing.collate import PadCollate, mixed_collate, stack_collate
-from zindex.streaming import MergedDataset
+from zindex.streaming import JsonlIterableDataset, MergedDataset
 
 
 def test_mixed() -> None:
@@ -138,3 +139,12 @@ def test_torch_default_collate_is_refused(function: Any, num_workers: int) -> No
     loader = torch.utils.data.DataLoader(stream, batch_size=2, num_workers=num_workers)
     with pytest.raises(ConfigError, match="loses; pass collate_fn=mixed_collate"):
         next(iter(loader))
+
+
+def test_torch_default_collate_is_refused_for_samples_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"i": 1}\n' * 8)
+    source: Any = JsonlIterableDataset(tmp_path / "a.jsonl")
+    source.name, source.percent = "a", 1
+    batches = iter(torch.utils.data.DataLoader(MergedDataset([source]), batch_size=4))
+    with pytest.raises(ConfigError, match="loses; pass collate_fn=mixed_collate"):
+        next(batches)

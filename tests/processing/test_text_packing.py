@@ -149,11 +149,7 @@ def test_damaged_samples(sample: dict[str, Any], message: str) -> None:
         ({"documents": "apart"}, "documents must be one of ignore, mark, pack, got 'apart'"),
         ({"window": 1001}, "window must be at most 1,000 documents, got 1,001"),
         ({"long_documents": "cut"}, "must be 'split', 'truncate' or 'drop', got 'cut'"),
-        (
-            {"documents": "pack", "tail": "drop"},
-            "tail must be 'pad' with documents='pack', whose sequences are all padded, got "
-            "'drop_last'",
-        ),
+        ({"whole_nbytes": -1}, "whole_nbytes must be a whole number of at least 0, got -1"),
         ({"tokenizer": 5}, "a tokenizer must be the path of a tokenizer.json, an object with"),
     ],
 )

@@ -104,6 +104,24 @@ def test_lengths_are_those_of_a_rank(tmp_path: Path) -> None:
         len(MergedDataset([source]))
 
 
+@pytest.mark.parametrize("tail", ["exact", "pad", "drop_last"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_length_is_the_number_of_batches(tmp_path: Path, num_workers: int, tail: Any) -> None:
+    lines = [f'{{"id": "{number}"}}\n' for number in range(4321)]
+    (tmp_path / "texts.jsonl").write_text("".join(lines))
+    source: Any = JsonlIterableDataset(tmp_path / "texts.jsonl")
+    source.name, source.percent = "texts", 1
+    dataset = MergedDataset([source, Items("items", 77)], cyclic=False, tail=tail)
+    for rank in (0, 4):
+        dataset.set_data_parallel(7, rank)
+        loader = zindex.stream_loader(dataset, 16, num_workers=num_workers)
+        for _ in range(2):
+            expected, most = len(loader), len(dataset)
+            sizes = [len(batch) for batch in loader]
+            assert len(sizes) == expected
+            assert abs(sum(sizes) - most) <= 0.02 * most
+
+
 def test_bad_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size must be a whole number of at least 1, got 0"):
         zindex.stream_loader(make(tmp_path), 0)

@@ -198,6 +198,11 @@ def test_the_rank_travels_with_the_dataset(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("WORLD_SIZE")
     assert len(list(pickle.loads(ranked))) == 2
     assert len(list(pickle.loads(alone))) == 8
+    merged.set_data_parallel(1, 0)
+    whole = pickle.dumps(merged)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert len(list(pickle.loads(whole))) == 8
 
 
 def test_items_of_a_dataset_are_not_written_to() -> None:

@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 
 from tests.streaming.simulated_ranks import Run
-from zindex.errors import ConfigError, SourceError
-from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking, to_state
+from zindex.errors import ConfigError, SourceError, StateMismatchError
+from zindex.streaming import (
+    JsonlIterableDataset,
+    MergedDataset,
+    TextPacking,
+    count_lengths,
+    progress,
+    to_state,
+)
 
 Sample = dict[str, Any]
 
@@ -34,10 +41,14 @@ def write_files(folder: Path, num_files: int, sizes: list[int]) -> int:
     return first - 1
 
 
-def make(folder: Path, length: int, *, cyclic: bool = False, **settings: Any) -> MergedDataset:
-    source: Any = JsonlIterableDataset(
-        folder, TextPacking(length, read_numbers, pad_id=0, **settings)
+def make(
+    folder: Path, length: int, *, cyclic: bool = False, whole: bool = False, **settings: Any
+) -> MergedDataset:
+    """Return a stream of packed texts; `whole` lets each worker pack all of them."""
+    packing = TextPacking(
+        length, read_numbers, pad_id=0, whole_nbytes=1 << 20 if whole else 0, **settings
     )
+    source: Any = JsonlIterableDataset(folder, packing)
     source.name, source.percent = "texts", 1
     return MergedDataset([source], cyclic=cyclic)
 
@@ -57,12 +68,12 @@ def test_small_files_fill_sequences(tmp_path: Path, overlap: Any) -> None:
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("cyclic", [False, True])
-def test_every_cut_resumes(tmp_path: Path, overlap: Any, *, cyclic: bool) -> None:
+@pytest.mark.parametrize("setting", [{}, {"cyclic": True}, {"whole": True}])
+def test_every_cut_resumes(tmp_path: Path, overlap: Any, setting: Any) -> None:
     write_files(tmp_path, 3, [7, 1, 0, 23, 4])
 
     def new() -> MergedDataset:
-        return make(tmp_path, 5, overlap=overlap, cyclic=cyclic)
+        return make(tmp_path, 5, overlap=overlap, **setting)
 
     samples = list(islice(new(), 60))
     keys = [(sample["__url__"], sample["__key__"]) for sample in samples]
@@ -75,12 +86,13 @@ def test_every_cut_resumes(tmp_path: Path, overlap: Any, *, cyclic: bool) -> Non
 
 
 @pytest.mark.parametrize("sizes", [((1, 0), (3, 2)), ((3, 1), (1, 0)), ((2, 2), (5, 0))])
-def test_other_workers_continue_texts(tmp_path: Path, sizes: Any) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_other_workers_continue_texts(tmp_path: Path, sizes: Any, *, whole: bool) -> None:
     num_tokens = write_files(tmp_path, 9, [30, 2, 11])
     before, after = sizes
 
     def new() -> MergedDataset:
-        return make(tmp_path, 8, tail="pad")
+        return make(tmp_path, 8, tail="pad", whole=whole)
 
     for cut in range(1, 30, 4):
         first = Run(new, *before, ahead=0)
@@ -118,12 +130,12 @@ PACK: dict[str, Any] = {"documents": "pack", "window": 6}
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("cyclic", [False, True])
-def test_every_cut_resumes_whole_documents(tmp_path: Path, overlap: Any, *, cyclic: bool) -> None:
+@pytest.mark.parametrize("setting", [{}, {"cyclic": True}, {"whole": True}])
+def test_every_cut_resumes_whole_documents(tmp_path: Path, overlap: Any, setting: Any) -> None:
     write_files(tmp_path, 3, [7, 1, 0, 23, 4, 2, 2])
 
     def new() -> MergedDataset:
-        return make(tmp_path, 8, overlap=overlap, cyclic=cyclic, **PACK)
+        return make(tmp_path, 8, overlap=overlap, **setting, **PACK)
 
     samples = list(islice(new(), 50))
     facts = [(one["__url__"], one["__key__"], one["__epoch__"]) for one in samples]
@@ -136,12 +148,13 @@ def test_every_cut_resumes_whole_documents(tmp_path: Path, overlap: Any, *, cycl
 
 
 @pytest.mark.parametrize("sizes", [((1, 0), (3, 2)), ((3, 1), (1, 0)), ((2, 2), (5, 0))])
-def test_other_workers_continue_whole_documents(tmp_path: Path, sizes: Any) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_other_workers_continue_whole_documents(tmp_path: Path, sizes: Any, *, whole: bool) -> None:
     num_tokens = write_files(tmp_path, 9, [30, 2, 11, 1])
     before, after = sizes
 
     def new() -> MergedDataset:
-        return make(tmp_path, 8, **PACK)
+        return make(tmp_path, 8, **PACK, whole=whole)
 
     for cut in range(1, 50, 9):
         first = Run(new, *before, ahead=0)
@@ -175,3 +188,91 @@ def test_documents_in_the_window_are_read_again_for_another_length(tmp_path: Pat
     other.set_dataloader_states(to_state(first), reload_from_url_level=True)
     with pytest.raises(ConfigError, match="a state with held documents needs documents='pack'"):
         next(iter(other))
+
+
+@pytest.mark.parametrize("documents", ["ignore", "pack"])
+@pytest.mark.parametrize("tail", ["pad", "drop_last"])
+def test_one_sequence_of_all_workers_is_not_full(tmp_path: Path, documents: Any, tail: Any) -> None:
+    num_tokens = write_files(tmp_path, 30, [3, 0, 5, 1, 2])
+
+    def new() -> MergedDataset:
+        return make(tmp_path, 15, documents=documents, tail=tail, whole=True)
+
+    single = values(new())
+    for sizes in ((4, 2), (5, 0)):
+        run = Run(new, *sizes).drain()
+        counts = [len(rank.delivered) for rank in run.ranks]
+        assert sorted(values(run.samples())) == sorted(single)
+        assert max(counts) - min(counts) <= max(1, sizes[1])
+    filled = [sum(token > 0 for token in one) for one in single]
+    assert sum(one < 16 for one in filled) <= (tail == "pad")
+    assert sum(filled) == num_tokens if tail == "pad" else num_tokens - 16 < sum(filled)
+
+
+def test_a_length_changes_before_a_whole_source_begins_anew(tmp_path: Path) -> None:
+    num_tokens = write_files(tmp_path, 4, [7, 1, 23, 4, 2, 2])
+    for before, after in ((True, True), (True, False), (False, True)):
+        first = list(islice(make(tmp_path, 8, **PACK, whole=before), 7))
+        dataset = make(tmp_path, 16, **PACK, whole=after)
+        with pytest.raises(StateMismatchError, match="must be of the same files"):
+            dataset.set_dataloader_states(to_state(first))
+        dataset.set_dataloader_states(to_state(first), reload_from_url_level=True)
+        made = values(dataset)
+        assert {token for one in made for token in one if token} == {*range(1, num_tokens + 1)}
+
+
+def test_the_progress_of_a_whole_source_is_in_sequences(tmp_path: Path) -> None:
+    write_files(tmp_path, 9, [30, 2, 11])
+    dataset = make(tmp_path, 8, whole=True)
+    num_sequences = len(list(dataset))
+    run = Run(lambda: make(tmp_path, 8, whole=True), 2, 2, ahead=0)
+    run.advance(10)
+    [found] = progress(dataset, run.merged_states())
+    assert (found.kind, found.num_items, found.num_finished) == ("sequences", num_sequences, 10)
+
+
+def test_files_are_added_to_a_whole_source(tmp_path: Path) -> None:
+    num_tokens = write_files(tmp_path, 9, [30, 2, 11])
+
+    def new() -> MergedDataset:
+        return make(tmp_path, 8, whole=True, **PACK)
+
+    first = Run(new, 2, 2, ahead=0)
+    first.advance(10)
+    (tmp_path / "new.jsonl").write_text('{"text": "5000 5001 5002"}\n')
+    second = Run(new, 3, 0, first.merged_states(), ahead=0)
+    made = values([*first.samples(), *second.drain().samples()])
+    found = Counter(token for one in made for token in one if token)
+    assert found == dict.fromkeys(range(1, num_tokens + 1), 1)
+    with_new = {token for one in values(new()) for token in one}
+    assert with_new >= {5000, 5001, 5002}
+
+
+@pytest.mark.parametrize("documents", ["ignore", "pack"])
+def test_a_source_below_one_sequence_is_warned_of(
+    tmp_path: Path, documents: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_files(tmp_path, 2, [3, 4])
+    assert not list(make(tmp_path, 64, documents=documents, tail="drop"))
+    assert "'texts' gave worker 0 of rank 0 no sequence: its texts have no tokens" in caplog.text
+    caplog.clear()
+    assert len(list(make(tmp_path, 64, documents=documents))) == 1
+    assert not caplog.text
+
+
+def test_the_last_sequence_of_documents_is_dropped_unless_it_is_full(tmp_path: Path) -> None:
+    write_files(tmp_path, 1, [9, 5, 4, 6])
+    settings = PACK | {"tail": "drop_last", "append_eod": False}
+    assert [one.count(0) for one in values(make(tmp_path, 8, **settings))] == [0, 0]
+    write_files(tmp_path, 1, [9, 5, 4, 6, 3])
+    assert [one.count(0) for one in values(make(tmp_path, 8, **settings))] == [0, 0, 0]
+
+
+def test_a_dataset_without_a_mixture_packs_across_files(tmp_path: Path) -> None:
+    num_tokens = write_files(tmp_path, 200, [3, 0, 5, 1])
+    dataset = make(tmp_path, 64)
+    expected = -(-num_tokens // 65)
+    assert len(list(dataset.datasets[0])) == expected
+    for whole in (False, True):
+        [found] = count_lengths(make(tmp_path, 64, whole=whole), num_processes=1)
+        assert expected <= found.num_samples <= expected + 4 * (not whole)

@@ -269,6 +269,17 @@ class WindowDataset(BaseDataset):
                 f"{self.window_size:,}",
                 " within a document" if self.documents == "respect" else "",
             )
+        elif (
+            self.documents == "respect"
+            and isinstance(windows, StreamWindows)
+            and (waste := windows.describe_waste())
+        ):
+            logger.warning(
+                "windows of %s %s, with tail=%r and documents='respect'; 'pack' or 'mark' them",
+                store.path,
+                waste,
+                self.tail.value,
+            )
         return windows.num_windows
 
     def _add_extras(self, store: KeyedStore, fields: Sequence[Field]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.kernels.packing import SPLIT, FitRules, pack_documents
-from zindex.plan.tail import Tail, count_windows
+from zindex.plan.tail import Tail, count_windows, describe_waste
 from zindex.store.rows import count_from
 
 
@@ -59,6 +59,11 @@ class StreamWindows:
         self._starts = starts
         self._stops = stops
         self._window_bounds = np.append(0, np.cumsum(counts))
+
+    def describe_waste(self) -> str | None:
+        """Return what is lost or padded, if it is more than half; or None."""
+        lengths, counts = self._stops - self._starts, np.diff(self._window_bounds)
+        return describe_waste(lengths, counts, self.window_size, self.stride)
 
     def find_spans(self, numbers: Int64Array) -> WindowSpans:
         """Return the span of each window, by number."""

@@ -18,13 +18,15 @@ _MAX_UNIT, _MAX_BLOCK, _BLOCK_NBYTES = 8192, 64, 1 << 16
 _MAX_REQUEST, _REQUEST_NBYTES = 1024, 1 << 17
 # Adjacent samples that are read together even in small units, where each read costs more than they.
 _MIN_BLOCK = 4
+# Units that share a group have at least so many samples, until there are so many units.
+_MIN_SHARED, _MAX_UNITS = 64, 46080
 # A group has at least 128 blocks of maximum size: how well files are mixed depends on them.
 _MIN_WIDTH = 128
 #: Approximate maximum bytes of a unit, which is held in memory.
 UNIT_NBYTES = 16 << 20
 # Multiples of these are preferred as numbers of units, so that most numbers of worker slots divide
 # them and therefore have equally many, and of groups.
-_SHARED_BY, _GROUPED_BY = (960, 64), (960, 64, 16, 8, 4, 2)
+_SHARED_BY, _GROUPED_BY = (3840, 960, 256, 64), (960, 64, 16, 8, 4, 2)
 
 Number = TypeVar("Number", int, Int64Array)
 #: Seed, name and epoch of an order; None for the order of the files.
@@ -212,7 +214,8 @@ def choose_units(
     count
         Number and bytes of the samples.
     num_units
-        Units of an epoch, unless these would be too large.
+        Least units of an epoch, up to a sample for each. There are more if these would be too
+        large, or if reading small ones costs little, because slots differ by a unit.
     shuffle
         Whether the samples of a unit are shuffled, too.
     grouped
@@ -221,9 +224,11 @@ def choose_units(
 
     Examples
     --------
-    >>> choose_units(SampleCount(100_000, 100_000_000), 2880, shuffle=True)
-    SampleUnits(num_samples=100000, nbytes=100000000, block=64, num_groups=14, share=192)
-    >>> choose_units(SampleCount(10**9, 10**12), 2880, shuffle=True)
+    >>> choose_units(SampleCount(100_000, 100_000_000), 3840, shuffle=True)
+    SampleUnits(num_samples=100000, nbytes=100000000, block=64, num_groups=14, share=256)
+    >>> choose_units(SampleCount(10**6, 10**9), 3840, shuffle=True).num_units
+    15360
+    >>> choose_units(SampleCount(10**9, 10**12), 3840, shuffle=True)
     SampleUnits(num_samples=1000000000, nbytes=1000000000000, block=64, num_groups=122880, share=1)
     """
     num_samples, nbytes = count.num_samples, count.nbytes
@@ -232,6 +237,7 @@ def choose_units(
     largest = max(1, min(_MAX_BLOCK, _BLOCK_NBYTES // mean))
     block = 1
     if shuffle and grouped and not count.is_remote:
+        length = min(length, max(_MIN_SHARED, num_samples / _MAX_UNITS))
         block = max(1, min(largest, -(-num_samples // (2 * _MIN_WIDTH))))
     elif shuffle:
         least = _MIN_BLOCK if length >= 4 * _MIN_BLOCK else 1
@@ -252,6 +258,6 @@ def choose_units(
     for number in _SHARED_BY:
         step = number // gcd(number, num_groups)
         if step <= share:
-            share -= share % step
+            share = round(share / step) * step
             break
     return SampleUnits(num_samples, nbytes, block, num_groups, share)

@@ -15,6 +15,7 @@ from zindex.errors import ConfigError
 #: The values of `Tail` as users write them, with their aliases.
 TailName = Literal["drop_last", "drop", "exact", "short", "pad", "wrap"]
 
+_WASTE = 0.5
 _ALIASES = {"drop": "drop_last", "short": "exact"}
 
 
@@ -143,3 +144,33 @@ def count_windows(
     has_tail = (covered < lengths - 1) & (full * stride < lengths - 1)
     counts: Int64Array = full + has_tail
     return counts
+
+
+def describe_waste(
+    lengths: Int64Array, counts: Int64Array, window_size: int, stride: int
+) -> str | None:
+    """Return what is lost or padded in windows of streams, if it is more than half; or None.
+
+    Parameters
+    ----------
+    lengths, window_size, stride
+        As of `count_windows`.
+    counts
+        The windows of each stream.
+
+    Examples
+    --------
+    >>> lengths = np.array([5, 9, 80])
+    >>> describe_waste(lengths, count_windows(lengths, 64, 64), 64, 64)
+    >>> describe_waste(lengths, count_windows(lengths, 64, 64, Tail.PAD), 64, 64)
+    'are padding to 64 %'
+    >>> describe_waste(lengths[:2], count_windows(lengths[:2], 64, 64), 64, 64)
+    'leave out 100 % of the values'
+    """
+    num_targets = np.maximum(lengths - 1, 0)
+    ends = np.where(counts > 0, (counts - 1) * stride + window_size, 0)
+    lost = 1 - float(np.minimum(ends, num_targets).sum()) / max(1, int(num_targets.sum()))
+    padding = np.maximum(ends - num_targets, 0).sum() / max(1, int(counts.sum()) * window_size)
+    if num_targets.any() and lost > _WASTE:
+        return f"leave out {lost:.0%}".replace("%", " % of the values")
+    return f"are padding to {padding:.0%}".replace("%", " %") if padding > _WASTE else None

@@ -106,6 +106,11 @@ class DocumentWindow:
         """Whether it has all pieces to choose from."""
         return len(self._pieces) >= self._size
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all pieces are in sequences."""
+        return not self._pieces
+
     def places(self) -> list[tuple[Any, int]]:
         """Return the place and number of each piece that is left, in the order of reading."""
         return [(piece.place, piece.number) for piece in self._pieces.values()]

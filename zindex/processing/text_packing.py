@@ -29,6 +29,9 @@ Sample = dict[str, Any]
 Documents = Literal["ignore", "mark", "pack"]
 #: Largest window: sources that give no sequence in so many epochs are found to be empty.
 _MAX_WINDOW = 1000
+# Default of `whole_nbytes`: what each worker packs in some seconds. Above, one sequence of each of
+# twenty workers that is half full is a percent of all.
+_WHOLE_SEQUENCES, _TOKEN_NBYTES, _MAX_WHOLE = 1024, 4, 32 << 20
 
 
 class Sequences(NamedTuple):
@@ -84,7 +87,8 @@ class TextPacking:
         first is a label once. 0: sequences are disjoint, and their first tokens are not labels.
     tail
         ``"pad"`` pads the last sequence, with weight 0 in the loss; ``"drop_last"`` (or ``"drop"``)
-        drops it; see `zindex.plan.tail.Tail`.
+        drops it unless it is full, with ``documents="pack"`` too, where the last sequence has what
+        is left over; see `zindex.plan.tail.Tail`.
     pad_id
         Id of padding, in tokens and labels.
     attention_mask
@@ -103,6 +107,11 @@ class TextPacking:
         Of ``"pack"``, as in runs: most documents of a sequence, and whether a longer document is
         ``"split"``, cut by ``"truncate"`` or left out by ``"drop"``; see
         `zindex.plan.packing.PackingRules`. Pieces of a split document overlap by ``overlap``.
+    whole_nbytes
+        In a finite `MergedDataset`, files with samples of at most so many bytes are packed as a
+        whole: each loader worker reads and packs all of them and takes every n-th sequence, so that
+        one sequence of an epoch is not full, instead of one of each worker. By default 4 bytes for
+        each token of 1,024 sequences, at most 32 MiB; 0 never does.
 
     Raises
     ------
@@ -140,6 +149,7 @@ class TextPacking:
         window: int = 256,
         max_documents: int = 256,
         long_documents: LongDocuments = "split",
+        whole_nbytes: int | None = None,
     ) -> None:
         self.sequence_length = check_whole("sequence_length", sequence_length, 1)
         self.batch_size = check_whole("batch_size", batch_size, 1)
@@ -160,11 +170,9 @@ class TextPacking:
                 f"window must be at most {_MAX_WINDOW:,} documents, got {window:,}; states hold "
                 "their numbers"
             )
-        if documents == "pack" and self.tail is not Tail.PAD:
-            raise ConfigError(
-                "tail must be 'pad' with documents='pack', whose sequences are all padded, got "
-                f"{self.tail.value!r}; leave it out"
-            )
+        if whole_nbytes is None:
+            whole_nbytes = min(_WHOLE_SEQUENCES * _TOKEN_NBYTES * sequence_length, _MAX_WHOLE)
+        self.whole_nbytes = check_whole("whole_nbytes", whole_nbytes, 0)
 
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of the settings that determine the sequences."""
@@ -232,6 +240,11 @@ class TextPacking:
                 num_done += 1
 
         for pieces in window.sequences(fill):
+            if self.tail is Tail.DROP_LAST and window.is_empty:
+                fill(window)
+                num_tokens = sum(len(piece.tokens) for piece in pieces)
+                if window.is_empty and num_tokens <= self.sequence_length:
+                    return
             made = self._join(pieces)
             yield Sequences(made, num_done, 0, pieces[0].place, window.places())
 

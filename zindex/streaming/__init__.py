@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zindex.datasets.record_dataset import RecordDataset as RecordDataset
     from zindex.keyed.dataset_factory import open_keyed_dataset as open_keyed_dataset
     from zindex.loading.run_split import open_run_split as open_run_split
+    from zindex.loading.zarr_text import ZarrText as ZarrText
     from zindex.processing.collate import PadCollate as PadCollate
     from zindex.processing.collate import mixed_collate as mixed_collate
     from zindex.processing.collate import stack_collate as stack_collate
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from zindex.processing.media_samples import AudioClips as AudioClips
     from zindex.processing.media_samples import VideoFrames as VideoFrames
     from zindex.processing.sample_generator import sample_generator as sample_generator
+    from zindex.processing.sample_length import TextLength as TextLength
     from zindex.processing.text_packing import (
         TextJonslProcessFnBuilder as TextJonslProcessFnBuilder,
     )
     from zindex.processing.text_packing import TextPacking as TextPacking
-    from zindex.processing.zarr_text import ZarrText as ZarrText
     from zindex.sources.sample_index import write_offsets as write_offsets
     from zindex.streaming.configuration.from_yaml import (
         instantiate_from_yaml as instantiate_from_yaml,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from zindex.streaming.lengths.draws import (
         print_dataset_length_stats as print_dataset_length_stats,
     )
-    from zindex.streaming.lengths.sample_length import TextLength as TextLength
     from zindex.streaming.lengths.statistics import count_lengths as count_lengths
     from zindex.streaming.loader import StreamLoader as StreamLoader
     from zindex.streaming.loader import stream_loader as stream_loader

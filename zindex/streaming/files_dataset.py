@@ -27,8 +27,9 @@ from zindex.sources.unit_requests import OpenedGroup, Unit, UnitRequests
 from zindex.store.commit import fingerprint
 
 # Units of an epoch, unless these would be too large: the samples of any two worker slots differ by
-# one unit at most. A process function is called for each unit.
-_NUM_UNITS, _NUM_CALLS = 2880, 576
+# one unit at most. A process function that is not one-to-one is called for each of fewer units.
+_NUM_UNITS, _NUM_CALLS = 3840, 768
+_NUM_REMOTE = 576  # in object stores, where the blocks of a unit are requests
 # Files that are read at a time if they can only be read in order, and groups of them that are left.
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
 #: Samples that are cut out of their blocks and parsed together, of a unit or of several small ones.
@@ -96,8 +97,11 @@ class FilesDataset(IterableDataset[Sample]):
         count = self.files.find_samples()
         if count is None:
             return None
-        is_called = self.process_fn is not None and not self.packs
-        most = _NUM_CALLS if is_called or count.is_remote else _NUM_UNITS
+        one_to_one = getattr(self.process_fn, "one_to_one", False)
+        is_called = self.process_fn is not None and not (self.packs or one_to_one)
+        most = _NUM_CALLS if is_called else _NUM_UNITS
+        if count.is_remote:
+            most = _NUM_REMOTE
         shuffle, grouped = self.shuffle_buffer > 1, self.files.reads_blocks
         return choose_units(count, most, shuffle=shuffle, grouped=grouped)
 
@@ -133,6 +137,13 @@ class FilesDataset(IterableDataset[Sample]):
             members = self._members(part)
             return self.process(chain.from_iterable(map(self.files.read_part, members)))
         return self.read_unit(Unit(part))
+
+    def read_parts(self, parts: Iterable[int]) -> Iterator[Sample]:
+        """Return the samples of parts; packed ones continue from part to part."""
+        if not self.packs:
+            return chain.from_iterable(map(self.read_part, parts))
+        raw = self.without_process_fn()
+        return self.process(chain.from_iterable(map(raw.read_part, parts)))
 
     def read_mixed(self, part: int, *, seed: int, name: str, epoch: int) -> Iterator[Sample]:
         """Return the samples of a group of files in turn, for files that are read in order.
@@ -267,6 +278,13 @@ class FilesDataset(IterableDataset[Sample]):
         """Whether the process function packs samples, and is called once for all parts."""
         return hasattr(self.process_fn, "pack")
 
+    @property
+    def packs_whole(self) -> bool:
+        """Whether each worker of a finite stream packs all samples, because they are few."""
+        if not self.packs or self.may_skip or self.units is None:
+            return False
+        return self.units.nbytes <= getattr(self.process_fn, "whole_nbytes", 0)
+
     def without_process_fn(self) -> "FilesDataset":
         """Return a dataset of the same parts, whose samples are those of the files."""
         raw = copy.copy(self)
@@ -379,5 +397,4 @@ class FilesDataset(IterableDataset[Sample]):
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for part in range(first, self.num_parts, step):
-            yield from self.read_part(part)
+        yield from self.read_parts(range(first, self.num_parts, step))

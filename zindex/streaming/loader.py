@@ -12,6 +12,7 @@ from zindex.loading.stateful_loaders import join_workers
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
 from zindex.streaming.merged_dataset import MergedDataset
+from zindex.streaming.mixture_checks import count_samples
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
 
@@ -65,8 +66,13 @@ class StreamLoader:
             yield batch
 
     def __len__(self) -> int:
-        """Return the number of batches of an iteration; TypeError if it is not known."""
-        return len(self._loader)
+        """Return the number of batches of the next iteration; TypeError if it is not known."""
+        size, (rank, _) = self._loader.batch_size, self.dataset.place
+        if size is None:
+            raise TypeError("batches of a single source have no known number")
+        counts = count_samples(self.dataset, max(1, self._loader.num_workers))[rank]
+        # Each worker has a last, shorter batch of its own.
+        return int((counts // size if self._loader.drop_last else -(-counts // size)).sum())
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration; see `MergedDataset.set_epoch`."""

@@ -36,10 +36,11 @@ from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import BEGUN_PERCENTS, LoadedState, State, load_state, slot_state
-from zindex.streaming.worker_slots import Head, StreamStart, WorkerSlot
+from zindex.streaming.worker_slots import FirstState, Head, StreamStart, WorkerSlot
 
-# Every sample's state begins with a Head.
-default_collate_fn_map[Head] = refuse_default_collate
+# Every sample's state begins with a Head; the first one is longer than others, which torch's
+# function finds first.
+default_collate_fn_map[Head] = default_collate_fn_map[FirstState] = refuse_default_collate
 _MAX_WORKERS = 1022
 _MIXINGS = ("exact", "cogdata_mix")
 
@@ -329,8 +330,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """Return the state to pickle, with the rank, which a loader worker cannot determine."""
         place = self.place
         refuse_resharding(place[1])
-        place_or_none = None if place == (0, 1) else place
-        return {**self.__dict__, "_place": place_or_none, "_running": None}
+        # One rank of one may have been found before others were started.
+        known = self._place or (None if place == (0, 1) else place)
+        return {**self.__dict__, "_place": known, "_running": None}
 
     def __iter_from__(
         self,
@@ -367,11 +369,17 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             return self._iterate(self._state, self._from_url_level, iteration=first)
         return self._iterate(None, from_url_level=False, iteration=first + begun)
 
-    def __len__(self) -> int:
-        """Return the number of samples of one iteration, of this rank at most.
+    @property
+    def next_iteration(self) -> int:
+        """Number of the next iteration."""
+        return int(self._iterations[0] + self._iterations[1:].max())
 
-        Ranks share units of about a 2,000th of a source, so that a rank may have fewer. Padding,
-        which depends on the number of loader workers, is not counted.
+    def __len__(self) -> int:
+        """Return the number of samples in the next iteration of a rank that has most.
+
+        It is for one loader worker: ranks share units of about a 3,000th of a source, so that other
+        numbers of workers change it slightly. The ``len()`` of a `zindex.stream_loader`, in
+        batches, is exact.
 
         Raises
         ------
@@ -379,7 +387,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             If it is infinite, or not known: with a ``customized_yield_fn``, ``stop_on_first``,
             ``max_epochs``, a percent that ends with 0, or process functions.
         """
-        return mixture_checks.count_samples(self)
+        return int(mixture_checks.count_samples(self, 1).max())
 
     def check_length(self, required_samples: int) -> list[Any]:
         """Return how many samples each dataset has, and how many a run requires.

@@ -189,14 +189,14 @@ def _grow(
     touched = max(
         [unread.low, *(stop for _, stop in unread.ahead), *(part + 1 for part, _ in unread.begun)]
     )
-    num_epochs = -(-touched // max(1, old.num_items))
-    ends[view] = num_epochs * old.num_items
+    num_epochs = -(-touched // max(1, old.num_turns))
+    ends[view] = num_epochs * old.num_turns
     if unread.is_finished(ends[view]):
         del identities[view]
     name, _, number = view.partition("@")
     new = f"{name}@{int(number or 0) + 1}"
     identities[new] = source.identity()
-    pools[new] = UnreadPartitions(num_epochs * source.num_items)
+    pools[new] = UnreadPartitions(num_epochs * source.num_turns)
 
 
 def _check_segments(origin: StreamOrigin, facts: MixtureFacts) -> None:

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, check_choice
 from zindex.plan.percent_schedules import ends_unread, is_read, mean_percents
+from zindex.plan.tail import Tail
 from zindex.streaming.percents import check_percents
 from zindex.streaming.protocols import find_fault, is_mixture
 from zindex.streaming.sources import StreamSource, describe, known_length
@@ -81,15 +85,26 @@ def choose_order(setting: str, given: bool | str, mode: str) -> str:
     return mode if given == mode else "keyed" if given else "none"
 
 
-def count_samples(mixture: Any) -> int:
-    """Return the samples of one iteration of a rank; see ``MergedDataset.__len__``."""
+def count_samples(mixture: Any, num_workers: int) -> Int64Array:
+    """Return the samples of loader workers in the next iteration: shape (ranks, workers).
+
+    Raises
+    ------
+    TypeError
+        If they are not known.
+    """
     if not is_countable(mixture):
         raise TypeError(
             "infinite streams, outputs of functions, and mixtures that do not read all their "
             "datasets once have no known length"
         )
     _, num_ranks = mixture.place
-    counts = [source.count_samples(num_ranks) for source in mixture.sources(read=True)]
-    if None in counts:
-        raise TypeError("a process function, or a file read in order, has no known length")
-    return sum(count for count in counts if count is not None)
+    totals = np.zeros(num_ranks * num_workers, np.int64)
+    for source in mixture.sources(read=True):
+        counts = source.count_samples(len(totals), mixture.next_iteration)
+        if counts is None:
+            raise TypeError("a process function, or a file read in order, has no known length")
+        totals += counts
+    if mixture.tail is not Tail.EXACT:
+        totals[:] = totals.max() if mixture.tail is Tail.PAD else totals.min()
+    return totals.reshape(num_ranks, num_workers)

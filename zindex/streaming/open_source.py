@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from zindex.streaming.packed_stream import PackedStream
+from zindex.streaming.packed_stream import PackedStream, WholeStream
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import ItemStream, PartStream, SourceStream, UrlStream
 from zindex.streaming.sources import StreamSource, list_views
@@ -40,6 +40,6 @@ def open_source(source: StreamSource, start: StreamStart) -> SourceStream | Grow
 
 def _open_view(source: StreamSource, start: StreamStart) -> SourceStream:
     if source.is_packed:
-        return PackedStream(source, start)
+        return (WholeStream if source.is_whole else PackedStream)(source, start)
     kinds = {"files": UrlStream, "parts": PartStream, "items": ItemStream}
     return kinds[source.kind](source, start)

@@ -1,17 +1,21 @@
 """Sequences that are packed from the texts of a source, with a checkpoint of those left over."""
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
+from functools import lru_cache
+from itertools import count, groupby, islice
 from operator import itemgetter
 
 from zindex.errors import SourceError
 from zindex.processing.document_window import PackedText
 from zindex.streaming.protocols import Sample
-from zindex.streaming.source_streams import MAX_IDLE, TOKENS, PartStream, naming
+from zindex.streaming.source_streams import MAX_IDLE, TOKENS, PartStream, SourceStream, naming
 from zindex.streaming.sources import StreamSource
-from zindex.streaming.worker_slots import WHOLE, Changes, StreamStart
+from zindex.streaming.worker_slots import WHOLE, Changes, StreamOrigin, StreamStart, WorkerSlot
+
+logger = logging.getLogger(__name__)
 
 
 class PackedStream(PartStream):
@@ -37,6 +41,7 @@ class PackedStream(PartStream):
         self._fed: deque[tuple[int, int]] = deque()
         self._labels_now: Sample = {}
         finished, start, skipped, *pieces = self._cursor
+        is_new, num_made = not (finished or start or pieces), 0
         self._next = finished, start
         self._num_idle = num_before = 0
         held = list(self._reread(pieces))
@@ -54,8 +59,18 @@ class PackedStream(PartStream):
             left = ((*place, number) for place, number in made.held)
             cursor = finished, row * TOKENS + made.num_tokens, dataset.num_skipped - other, *left
             self._cursor = cursor
+            num_made += 1
             yield sample, (None, key, cursor)
         self._cursor = *self._next, dataset.num_skipped - other
+
+        if is_new and self._cursor[:2] != (0, 0) and not num_made:
+            logger.warning(
+                "%r gave worker %d of rank %d no sequence: its texts have no tokens or, with "
+                "tail='drop_last', fewer than one sequence; leave tail out to pad them",
+                self.source.name,
+                self.slot.worker,
+                self.slot.rank,
+            )
 
     def _feed(self) -> Iterator[PackedText]:
         """Yield the texts of all parts, each with its tokens in delivered sequences."""
@@ -93,3 +108,38 @@ class PackedStream(PartStream):
             for row, pieces in rows.items():
                 whole = WHOLE in pieces
                 yield PackedText(found[row], 0, (turn, row), None if whole else pieces)
+
+
+class WholeStream(SourceStream):
+    """Sequences of a small source: each worker slot packs all its texts, and has every n-th one.
+
+    What is left over at the end is then in one sequence, not in one of each worker slot. The cursor
+    has the number of delivered sequences.
+    """
+
+    def pairs(self) -> Iterator[tuple[Sample, Changes]]:
+        """Yield the sequences of the worker slot, each with the entry that it changed."""
+        finished, _, skipped = self._cursor
+        labels = {"__dprank__": self.slot.rank, "__workerid__": self.slot.worker}
+        every = enumerate(pack_all(self.source, self._past))
+        for turn in count(finished):
+            number, _ = self.unread.item(self.slot.index + self.slot.count * turn)
+            if number >= self.source.num_turns:
+                return
+            sample = next((one for place, one in every if place == number), None)
+            if sample is None:
+                return
+            self._cursor = turn + 1, 0, skipped
+            yield sample | labels, (None, self.source.key, self._cursor)
+
+
+def pack_all(source: StreamSource, iteration: int) -> Iterator[Sample]:
+    """Return the sequences of a whole source in an iteration, as a single worker slot has them."""
+    start = StreamStart(WorkerSlot(), StreamOrigin("", {}, iteration=iteration), {})
+    return (sample for sample, _ in PackedStream(replace(source, last=None), start).pairs())
+
+
+@lru_cache(maxsize=16)
+def count_sequences(source: StreamSource, iteration: int) -> int:
+    """Return the number of sequences of a whole source in an iteration."""
+    return sum(1 for _ in pack_all(source, iteration))

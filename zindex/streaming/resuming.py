@@ -1,6 +1,6 @@
 """Resume streams: with the same worker slots, with others, or from a state of cogdata."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import chain, islice
 from typing import Any
@@ -14,7 +14,7 @@ from zindex.streaming.mixing import ExactMixing
 from zindex.streaming.mixture_tree import list_leaves
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SEED_STEP, split_urls
-from zindex.streaming.sources import StreamSource
+from zindex.streaming.sources import WHOLE_SOURCE, StreamSource
 from zindex.streaming.state import LoadedState, State, digest, load_state, merge_states
 
 
@@ -76,18 +76,28 @@ def rewind_parts(loaded: LoadedState, identities: Mapping[str, str]) -> LoadedSt
             "reload_from_url_level must begin where no segment of a customized_yield_fn is left "
             "from another number of ranks or workers; save a state some steps later"
         )
-    pools = {name: unread.reread() for name, unread in old.pools.items()}
     newest = {old.views(name)[-1]: identity for name, identity in identities.items()}
+    # Sources that are packed as a whole have other sequences if they have changed.
+    pairs = {view: (old.identities[view], identity) for view, identity in newest.items()}
+    whole = {
+        view
+        for view, (before, now) in pairs.items()
+        if before != now and (before.startswith(WHOLE_SOURCE) or now.startswith(WHOLE_SOURCE))
+    }
+    pools = {name: unread.reread() for name, unread in old.pools.items() if name not in whole}
     # Their files may be others now.
     files = {view: listing for view, listing in old.files.items() if view not in newest}
     identities = {**old.identities, **newest}
     origin = follow(old, "reread", identities=identities, pools=pools, files=files)
-    rewound = {number: _rewind(entries) for number, entries in loaded.entries.items()}
+    rewound = {number: _rewind(own, whole) for number, own in loaded.entries.items()}
     return replace(loaded, origin=origin, entries=rewound)
 
 
-def _rewind(entries: worker_slots.Entries) -> worker_slots.Entries:
-    """Return entries with all parts, and all segments of yield functions, at their starts."""
+def _rewind(entries: worker_slots.Entries, whole: Collection[str]) -> worker_slots.Entries:
+    """Return entries with all parts, and all segments of yield functions, at their starts.
+
+    Sources that are packed as a whole begin anew.
+    """
     found = dict(entries)
     while begun := [
         key for key, value in found.items() if isinstance(value, dict) and "start" in value
@@ -101,6 +111,7 @@ def _rewind(entries: worker_slots.Entries) -> worker_slots.Entries:
         if key.startswith("leaf ")
         else value
         for key, value in found.items()
+        if key.removeprefix("leaf ") not in whole
     }
 
 
@@ -110,7 +121,8 @@ def attach_start(samples: Iterator[Sample], begin: State) -> Iterator[Sample]:
     def attach(sample: Sample) -> Sample:
         head, _, entries = worker_slots.read_state(sample["__state__"])
         changes = worker_slots.write_changes(entries)
-        sample["__state__"] = worker_slots.Head(head), begin, *(changes or ())
+        first = worker_slots.Head(head), begin, *(changes or ())
+        sample["__state__"] = worker_slots.FirstState(first)
         return sample
 
     return chain(map(attach, islice(samples, 1)), samples)

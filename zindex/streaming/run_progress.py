@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zindex.streaming.merged_dataset import MergedDataset
+from zindex.streaming.packed_stream import count_sequences
 from zindex.streaming.source_streams import TOKENS, split_urls
 from zindex.streaming.sources import StreamSource, list_views
 from zindex.streaming.state import LoadedState, State, load_state
@@ -16,7 +17,8 @@ class SourceProgress:
     """Progress of a run in one source."""
 
     name: str
-    #: Units of an epoch: ``"parts"``, ``"files"`` or ``"items"``.
+    #: Units of an epoch: ``"parts"``, ``"files"`` or ``"items"``, or ``"sequences"`` of a source
+    #: that is packed as a whole.
     kind: str
     #: Epochs that were started, and epochs that were delivered completely.
     epochs_begun: int
@@ -105,7 +107,10 @@ def _find_progress(source: StreamSource, loaded: LoadedState) -> SourceProgress:
     num_skipped = 0
     for view in list_views(source, loaded.origin):
         unread, cursors = loaded.origin.unread(view.view), loaded.cursors(view.view)
-        if source.is_packed:  # samples of the files, some of whose tokens may be delivered, too
+        size, kind = view.num_items, source.kind
+        if view.is_whole:
+            size, kind = count_sequences(view, loaded.origin.iteration), "sequences"
+        elif source.is_packed:  # samples of the files, some of whose tokens may be delivered, too
             cursors = [(done, -(-place // TOKENS), *rest) for done, place, *rest in cursors]
             begun = tuple((part, -(-place // TOKENS)) for part, place in unread.begun)
             unread = replace(unread, begun=begun)
@@ -116,10 +121,10 @@ def _find_progress(source: StreamSource, loaded: LoadedState) -> SourceProgress:
             counts = _count_files(owns, cursors)
         else:
             left = unread.after(cursors)
-            counts = _count_items(left, view.num_items)
+            counts = _count_items(left, size)
             if view.last is not None and not left.is_finished(view.last):
                 break
-    return SourceProgress(source.name, source.kind, *counts, num_skipped)
+    return SourceProgress(source.name, kind, *counts, num_skipped)
 
 
 _Counts = tuple[int, int, int, int, int, int]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 
 from zindex.arrays import Int64Array
@@ -14,6 +15,9 @@ from zindex.sources.part_files import PartFiles
 from zindex.streaming.protocols import UrlDataset
 from zindex.streaming.worker_slots import StreamOrigin
 
+#: Prefix of the identity of sources whose sequences, not parts, are shared.
+WHOLE_SOURCE = "whole, "
+_MAX_SEQUENCES = 1 << 40
 _BATCH = 16  # items that a map-style dataset with __getitems__ reads at once
 
 
@@ -64,23 +68,29 @@ class StreamSource:
         return self.kind == "parts" and getattr(self.dataset, "packs", False)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether each worker slot packs all parts, and has its share of the sequences."""
+        return self.is_packed and not self.cyclic and getattr(self.dataset, "packs_whole", False)
+
+    @property
+    def num_turns(self) -> int:
+        """Numbers of an epoch that worker slots take in turn; there are fewer sequences."""
+        return _MAX_SEQUENCES if self.is_whole else self.num_items
+
+    @property
     def num_items(self) -> int:
         """Parts, files or items of an epoch."""
         if self.kind == "files":
             return len(self.dataset.urls)
         return int(self.dataset.num_parts) if self.is_partitioned else len(self.dataset)
 
-    def count_samples(self, num_ranks: int) -> int | None:
-        """Return the most samples of one rank in an epoch; None if that is not known."""
-        if not self.is_partitioned:
-            return -(-len(self.dataset) // num_ranks)
-        units = getattr(self.dataset, "units", None)
-        if units is None or not self.dataset.can_skip or self.kind == "files":
+    def count_samples(self, num_worker_slots: int, iteration: int) -> Int64Array | None:
+        """Return the samples of each worker slot in an epoch; None if that is not known."""
+        lengths = self.lengths(iteration) if self.is_partitioned else np.ones(self.num_items)
+        if lengths is None:
             return None
-        if num_ranks == 1:
-            return int(units.num_samples)
-        share = -(-units.num_units // num_ranks) * units.max_unit
-        return int(min(share, units.num_samples))
+        slots = np.arange(len(lengths)) % num_worker_slots
+        return np.bincount(slots, lengths, num_worker_slots).astype(np.int64)
 
     def labelled(self, labels: dict[str, Any]) -> Any:
         """Return the dataset; its process function, if any, gets samples with labels."""
@@ -145,7 +155,8 @@ class StreamSource:
             fingerprint = f"{describe(dataset)} of {len(dataset)} items"
         shuffles = self.is_partitioned and self.order != "none"
         buffer = f", buffer {dataset.shuffle_buffer}" if shuffles else ""
-        return f"{self.order}, seed {self.seed}{buffer}: {fingerprint}"
+        whole = WHOLE_SOURCE if self.is_whole else ""
+        return f"{whole}{self.order}, seed {self.seed}{buffer}: {fingerprint}"
 
     @property
     def num_skipped(self) -> int:
@@ -156,6 +167,9 @@ class StreamSource:
         """Yield the samples of parts, files or items, unshuffled."""
         if not self.is_partitioned:
             return read_items(self.dataset, self.name, numbers)
+        if self.is_packed:
+            packed: Iterator[Any] = self.dataset.read_parts(numbers)
+            return packed
         read = self.dataset.read_url if self.kind == "files" else self.dataset.read_part
         return chain.from_iterable(map(read, numbers))
 

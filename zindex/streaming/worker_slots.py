@@ -45,6 +45,12 @@ class Head(tuple[str, int, int, int, int]):
     __slots__ = ()
 
 
+class FirstState(tuple[Any, ...]):
+    """The state of the first sample of a worker slot, of a type that default collation refuses."""
+
+    __slots__ = ()
+
+
 #: Entries that a sample changed: those of inner streams, and the name and value of one more.
 Changes = tuple[Any, str, Any]
 #: Worker slot of a sample, for the first one of a slot the state that it resumed from, and the

@@ -1,9 +1,11 @@
 """Report on the sources of a stream: lengths, draws of a run, and advice."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from zindex.inspection.answers.file_mixing import WINDOW, FileMixing, measure_mixing
 from zindex.inspection.tables.blend_table import largest_rows
 from zindex.inspection.tables.formatting import (
     format_count,
@@ -12,8 +14,8 @@ from zindex.inspection.tables.formatting import (
     format_share,
     table_lines,
 )
+from zindex.processing.sample_length import LengthOf
 from zindex.streaming.lengths.advice import RunAdvice, advise
-from zindex.streaming.lengths.sample_length import LengthOf
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, count_lengths
 
 _QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99}
@@ -25,6 +27,8 @@ class LengthReport:
 
     lengths: Lengths
     advice: RunAdvice
+    #: By source, of those whose samples can be read in any order, and have several files.
+    mixing: Mapping[str, FileMixing] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """Format the report as tables and advice."""
@@ -35,7 +39,9 @@ class LengthReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return {"lengths": self.lengths.to_json(), "advice": self.advice.to_json()}
+        mixing = {name: mixing._asdict() for name, mixing in self.mixing.items()}
+        facts = {"lengths": self.lengths.to_json(), "advice": self.advice.to_json()}
+        return facts | ({"mixing": mixing} if mixing else {})
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Plot the report to a file; the suffix selects the format.
@@ -53,13 +59,16 @@ class LengthReport:
         sources = [*self.lengths]
         # Sources without lengths are ranked by their samples.
         shown = largest_rows([source.num_tokens or source.num_samples for source in sources])
-        cells = [_source_cells(sources[i]) for i in shown]
+        cells = [_source_cells(sources[i], self.mixing.get(sources[i].name)) for i in shown]
         lines = table_lines(cells, text_columns=("unit", "source"))
         if len(shown) < len(sources):
             left = len(sources) - len(shown)
             lines.append(f"  and {left:,} smaller one{'s' if left > 1 else ''}; --json lists all")
         if any(source.is_estimate for source in sources):
             lines += ["", "~: estimated from the parts or items that were read"]
+        if self.mixing:
+            what = f"of the files of {WINDOW} adjacent samples / of random ones"
+            lines += ["", f"mixing: entropy {what}, in bits"]
         return lines
 
     def _draw_lines(self) -> list[str]:
@@ -99,7 +108,7 @@ class LengthReport:
         return table_lines(cells)
 
 
-def _source_cells(source: SourceLengths) -> dict[str, str]:
+def _source_cells(source: SourceLengths, mixing: FileMixing | None) -> dict[str, str]:
     """Return the cells of a source by header."""
     mark = "~" if source.is_estimate else ""
     lengths = {
@@ -116,6 +125,7 @@ def _source_cells(source: SourceLengths) -> dict[str, str]:
         **(dict.fromkeys(lengths, "-") if source.unit == "samples" else lengths),
         "bytes": "" if source.nbytes is None else format_nbytes(source.nbytes),
         "read": format_share(source.fraction_read),
+        "mixing": "" if mixing is None else f"{mixing.adjacent:.2f}/{mixing.random:.2f}",
         "source": source.name,
     }
 
@@ -152,4 +162,4 @@ def report_lengths(
     """
     work: dict[str, Any] = {"client": client, "num_processes": num_processes}
     lengths = count_lengths(dataset, length_of=length_of, num_samples=read_samples, **work)
-    return LengthReport(lengths, advise(lengths, dataset, **run))
+    return LengthReport(lengths, advise(lengths, dataset, **run), measure_mixing(dataset))

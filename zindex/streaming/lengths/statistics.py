@@ -15,7 +15,7 @@ from zindex.execution.executor import Executor, Held, SerialExecutor, run_builds
 from zindex.execution.process_executor import choose_executor
 from zindex.io.machine import count_cpus
 from zindex.loading.stream_orders import keyed_order
-from zindex.streaming.lengths.sample_length import LengthOf, measure
+from zindex.processing.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.sources import StreamSource, describe
 from zindex.text.length_histogram import LengthHistogram
@@ -168,7 +168,8 @@ def count_lengths(
     Returns
     -------
     lengths
-        Independent of the executor and the number of tasks.
+        Independent of the executor and the number of tasks, of which there is one sequence more at
+        most for each in packed sources that are not small.
 
     Raises
     ------
@@ -276,6 +277,8 @@ async def _count_items(
 ) -> _Count:
     """Count parts or items in tasks of adjacent ones."""
     num_tasks = min(len(numbers), _TASKS_PER_THREAD * executor.num_threads)
+    if getattr(source.dataset, "packs_whole", False):
+        num_tasks = 1  # each has a last sequence
     bounds = [len(numbers) * task // num_tasks for task in range(num_tasks + 1)]
     tasks = [numbers[start:stop] for start, stop in pairwise(bounds)]
     key = f"lengths/{source.name}"

@@ -14,8 +14,8 @@ import zindex
 from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.loading.collate import collate
+from zindex.loading.zarr_text import ZarrText
 from zindex.processing.text_packing import TextPacking
-from zindex.processing.zarr_text import ZarrText
 from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 
 LENGTHS = [3, 0, 9, 1, 0, 7, 4]
@@ -91,6 +91,18 @@ def test_fingerprints_depend_on_the_windows(store: str) -> None:
     assert len(found) == 4
     assert ZarrText(store, 4).fingerprint in found
     assert ZarrText(store, 5).fingerprint not in found
+
+
+@pytest.mark.parametrize(
+    ("tail", "waste"), [("pad", "are padding to 78 %"), ("drop_last", "leave out 100 % of")]
+)
+def test_short_documents_apart_are_warned_of(
+    store: str, caplog: pytest.LogCaptureFixture, tail: Any, waste: str
+) -> None:
+    assert len(ZarrText(store, 23, tail=tail)) == 1
+    assert not caplog.text
+    assert len(ZarrText(store, 23, documents="apart", tail=tail)) == 4 * (tail == "pad")
+    assert f"windows of {store} {waste}" in caplog.text
 
 
 @pytest.mark.parametrize(

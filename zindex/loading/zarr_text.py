@@ -1,5 +1,6 @@
 """Map-style dataset of fixed-length windows over the tokens of a Zarr corpus."""
 
+import logging
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,9 +14,11 @@ from zindex.arrays import Int64Array
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import check_choice
 from zindex.plan.settings import check_whole
-from zindex.plan.tail import Tail, TailName, count_windows, parse_tail
+from zindex.plan.tail import Tail, TailName, count_windows, describe_waste, parse_tail
 from zindex.samples.batch import SampleBatch, Shapes, allocate_arrays, resolve_positions
 from zindex.store.commit import fingerprint
+
+logger = logging.getLogger(__name__)
 
 #: Whether windows cross document boundaries.
 Documents = Literal["joined", "apart"]
@@ -114,7 +117,16 @@ class ZarrText(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
             store = self.source.store
             sequences = np.asarray(store[schema.SEQUENCE_OFFSET.name])
             bounds = sequences[np.asarray(store[schema.DOCUMENT_OFFSET.name])].astype(np.int64)
-        counts = count_windows(np.diff(bounds), self.sequence_length, self._step, self.tail)
+        lengths = np.diff(bounds)
+        counts = count_windows(lengths, self.sequence_length, self._step, self.tail)
+        if waste := describe_waste(lengths, counts, self.sequence_length, self._step):
+            logger.warning(
+                "windows of %s %s, with tail=%r and documents=%r; join these, or shorten windows",
+                self.path,
+                waste,
+                self.tail.value,
+                self.documents,
+            )
         return bounds, np.concatenate([[0], np.cumsum(counts)])
 
     def __len__(self) -> int:
