@@ -62,7 +62,7 @@ class TokenLines(WrappedFiles):
         for key in self.dtypes:
             if f"{key}{LENGTH_SUFFIX}" in self.dtypes:
                 raise ConfigError(
-                    f"a key must not be called {key}{LENGTH_SUFFIX} beside {key}, for the store "
+                    f"a key must not be called {key}{LENGTH_SUFFIX} next to {key}, for the store "
                     f"keeps the lengths of the items of {key} by that name; rename it, or name the "
                     "keys to keep by their dtypes (--dtype)"
                 )
