@@ -21,12 +21,12 @@ from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
+from zindex.growing.writer import append
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.inspection.answers.info import ls
 from zindex.inspection.answers.record_statistics import measure_records
 from zindex.inspection.answers.show import show
 from zindex.inspection.answers.trace import trace
-from zindex.keyed.growing.writer import append
 from zindex.plan.packing import PackingRules
 
 DIALOGUE = [{"role": "user", "content": "Say a"}, {"role": "assistant", "content": "a\nb"}]
