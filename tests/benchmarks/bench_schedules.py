@@ -5,10 +5,13 @@
 Global batches have random numbers of ranks and of sub-samples, whose lengths have one of several
 distributions. The work of a sub-sample of n tokens is ``n * (n + 12 * 4096)``, the excess of a
 batch that of the busiest rank over the mean. Without a checkout the rival is Megatron's rule in
-plain Python. Planning is timed per sub-sample; schedulers take turns, each in a process of its own.
+plain Python. Planning is timed per sub-sample, the median of five times for each batch; schedulers
+take turns, each in a process of its own.
 """
 
+import gc
 import json
+import statistics
 import time
 from typing import Any, NamedTuple
 
@@ -25,6 +28,7 @@ from zindex.samples.schedules.packs import PackRules
 THEIRS, PLAIN = "megatron main, dp_balanced", "Python, in order"
 IN_ORDER, BALANCED = "zindex, dp_balanced", "zindex, balanced"
 LINEAR = 12 * 4096
+_NUM_TIMES = 5
 KINDS = ("lognormal", "uniform", "short", "heavy tail", "half to full")
 
 
@@ -54,12 +58,11 @@ def draw(generator: np.random.Generator, kind: str) -> Batch:
     return Batch(np.clip(lengths, 1, limit).astype(np.int64), limit, num_ranks)
 
 
-def find_schedulers(checkout: str) -> dict[str, Any]:
-    """Return the schedulers by contender."""
-    found: dict[str, Any] = {PLAIN: _Plain}
-    if checkout:
-        found = {THEIRS: import_schedules(checkout).DpBalancedScheduler}
-    return found | {IN_ORDER: DpBalancedScheduler, BALANCED: BalancedScheduler}
+def find_scheduler(name: str, checkout: str) -> Any:
+    """Return the scheduler of a contender; Megatron's is imported from a checkout."""
+    if name == THEIRS:
+        return import_schedules(checkout).DpBalancedScheduler
+    return {PLAIN: _Plain, IN_ORDER: DpBalancedScheduler, BALANCED: BalancedScheduler}[name]
 
 
 class _Plain(DpBalancedScheduler):
@@ -72,14 +75,22 @@ class _Plain(DpBalancedScheduler):
         return self._share_packs(packs)
 
 
-def plan(scheduler: Any, batch: Batch) -> tuple[Any, float]:
-    """Return the sub-samples of each micro-batch and rank, and the seconds that it takes."""
+def plan(scheduler: Any, batch: Batch, num_times: int = 1) -> tuple[Any, float]:
+    """Return the sub-samples of each micro-batch and rank, and the seconds that it takes.
+
+    Their median if it is done several times, without collecting garbage, as by ``timeit``.
+    """
     planner = scheduler(batch.limit, 1, batch.num_ranks, None)
     planner.linear = LINEAR
     numbered = list(enumerate(batch.lengths.tolist()))
-    start = time.perf_counter()
-    groups = planner.get_groups_and_subsamples(numbered)
-    return groups, time.perf_counter() - start
+    seconds = []
+    gc.disable()
+    for _ in range(num_times):
+        start = time.perf_counter()
+        groups = planner.get_groups_and_subsamples(numbered)
+        seconds.append(time.perf_counter() - start)
+    gc.enable()
+    return groups, statistics.median(seconds)
 
 
 def find_excess(groups: Any, batch: Batch) -> float:
@@ -99,15 +110,15 @@ def is_accepted(batch: Batch) -> bool:
 
 def run_worker(name: str, kind: str, num_batches: str, checkout: str) -> None:
     """Plan the batches of one distribution, and print the figures as JSON."""
-    schedulers = find_schedulers(checkout)
+    scheduler = find_scheduler(name, checkout)
     generator = np.random.default_rng(KINDS.index(kind))
     batches: list[Batch] = []
     while len(batches) < int(num_batches):
         batch = draw(generator, kind)
         batches += [batch] if is_accepted(batch) else []
     for batch in batches[:3]:
-        plan(schedulers[name], batch)  # compiles
-    found = [plan(schedulers[name], batch) for batch in batches]
+        plan(scheduler, batch)  # compiles
+    found = [plan(scheduler, batch, _NUM_TIMES) for batch in batches]
     excess = [find_excess(plans, batch) for (plans, _), batch in zip(found, batches, strict=True)]
     in_order = [find_excess(plan(_Plain, batch)[0], batch) for batch in batches]
     figures = {

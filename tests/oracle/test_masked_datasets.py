@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import numbers
-from tests.oracle.conftest import fit, megatron_version
+from tests.oracle.conftest import fit
 from tests.samples.masking.corpora import (
     PieceTokenizer,
     draw_settings,
@@ -81,8 +81,6 @@ def test_items_are_megatrons(theirs: SimpleNamespace, tmp_path: Path, kind: str,
     cls, config = getattr(theirs, kind)
     args = (prefix, indices, num_samples)
     settings, fitting = fit(config, settings)
-    if kind == "bert":
-        settings["bert_rules"] = "0.17" if megatron_version() <= (0, 17) else "main"
     expected = cls(source, *args, theirs.utils.Split.train, config(**fitting))
     own, own_config = OURS[kind]
     if case % 2:

@@ -13,6 +13,7 @@ import zindex
 from tests.conftest import FakeTokenizer
 from tests.damage import flip
 from tests.datasets.test_gpt_dataset import open_dataset
+from tests.io.test_leased_maps import can_map
 from tests.samples.plain_items import make_item
 from zindex.datasets.blended_dataset import BlendedDataset
 from zindex.errors import VerificationError
@@ -20,7 +21,8 @@ from zindex.execution.executor import SerialExecutor
 from zindex.formats.bin_writer import PairWriter
 from zindex.samples import gpt
 from zindex.store import reader as store_reader
-from zindex.store.layout import ChunkGrid
+from zindex.store.layout import ChunkGrid, Codec
+from zindex.store.open_files import table
 from zindex.store.reader import forget_all_files
 
 DTYPES = (np.uint8, np.int8, np.uint16, np.int16, np.int32, np.int64)
@@ -50,7 +52,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def write_store(folder: Path, dtype: Any, seed: int, *, link: bool = False) -> str:
+def write_store(
+    folder: Path, dtype: Any, seed: int, *, link: bool = False, codec: Codec = "none"
+) -> str:
     """Write a store of documents of 0 to 40 tokens below 12, four per inner chunk or so."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(0, 41, 60)
@@ -60,7 +64,7 @@ def write_store(folder: Path, dtype: Any, seed: int, *, link: bool = False) -> s
         writer.append(generator.integers(0, 12, length), [length])
         writer.end_document()
     writer.finalize(f"{prefix}.idx")
-    grid = ChunkGrid(64, 256)
+    grid = ChunkGrid(64, 256, codec=codec)
     zindex.convert(prefix, f"{prefix}.zarr", client=SerialExecutor(), link=link, grid=grid)
     return f"{prefix}.zarr"
 
@@ -95,6 +99,29 @@ def _many_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["pair", "store", "zstd"])
+def test_files_of_many_samples_are_mapped(
+    tmp_path: Path, made: list[bool], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = write_store(tmp_path, np.uint16, 0, codec="zstd" if kind == "zstd" else "none")
+    path = path.removesuffix(".zarr") if kind == "pair" else path
+    if not can_map(Path(path).with_suffix(".bin")):
+        pytest.skip("the file system of temporary files has no leases")
+    forget_all_files()
+    monkeypatch.setattr("zindex.store.open_files.SPANS_BEFORE_MAPS", 50)
+    dataset = open_dataset(path, 150, sequence_length=LENGTH, tokenizer=FakeTokenizer(eod=4))
+    assert not table.maps
+    for number in range(8):
+        check_equal(dataset, np.random.default_rng(number).integers(0, 60, 8).tolist())
+    assert made[-1]
+    assert table.maps
+    if kind == "pair":  # waits until the map is dropped
+        os.truncate(f"{path}.bin", 10)
+        with pytest.raises(VerificationError, match=r"\.bin must hold .*, it ends after"):
+            dataset.__getitems__(list(range(60)))
+    forget_all_files()
 
 
 @pytest.mark.usefixtures("_many_threads")

@@ -20,7 +20,7 @@ from zindex.store import file_maps, open_files
 from zindex.store.layout import Codec
 from zindex.store.open import open_store
 from zindex.store.open_files import table
-from zindex.store.reader import count_spans, forget_all_files
+from zindex.store.reader import forget_all_files
 from zindex.store.rows import Spans, read_many
 from zindex.store.tokens import FlatFile
 
@@ -44,10 +44,7 @@ def _maps_from_the_first_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def read(files: list[FlatFile]) -> list[int]:
     """Return row 3 of each file, read by one kernel call."""
-    wanted = [Spans(file, one(3), one(4)) for file in files]
-    found = [rows.item() for rows in read_many(wanted)]
-    count_spans(wanted)
-    return found
+    return [rows.item() for rows in read_many([Spans(file, one(3), one(4)) for file in files])]
 
 
 def num_maps(folder: Path) -> int:
@@ -74,7 +71,6 @@ def test_files_that_are_opened_later_are_mapped_too(tmp_path: Path, codec: Codec
     for start in [*range(0, 90, 7), *range(0, 90, 7)]:
         spans = Spans(reader, one(start), one(start + 10))
         assert read_many([spans])[0].tolist() == list(range(start, start + 10))
-        count_spans([spans])
     assert num_maps(tmp_path / "s") == 100 // 6
 
 
@@ -175,7 +171,6 @@ def test_files_that_are_soon_closed_are_not_mapped(
     for _ in range(3):
         spans = Spans(reader, starts, starts + 6)
         assert read_many([spans])[0].tolist() == list(range(90))
-        count_spans([spans])
         assert len(table.maps) <= 2
         assert len(table.ring) <= 2
 

@@ -13,6 +13,7 @@ from zindex.datasets.masked_dataset import (
     SentenceRules,
 )
 from zindex.errors import check_choice
+from zindex.samples.masking.mask_rules import find_bert_rules
 from zindex.samples.masking.masked_batches import make_bert_batch
 
 # The first token, and a separator after each of two segments.
@@ -34,14 +35,17 @@ class BERTMaskedWordPieceDatasetConfig(MaskedWordPieceDatasetConfig):
     classification_head: bool = MISSING
 
     #: zindex: the Megatron version whose random tokens samples get. ``"main"`` draws from sorted
-    #: ids, ``"0.17"`` and earlier from the order of the tokenizer's ``inv_vocab``.
-    bert_rules: BERTRules = field(default_factory=lambda: DEFAULTS.bert_rules, kw_only=True)
+    #: ids, ``"0.17"`` and earlier from the order of the tokenizer's ``inv_vocab``. None is the
+    #: installed version; ``"main"`` without one, and for fast tokenizers of transformers.
+    bert_rules: BERTRules | None = field(default_factory=lambda: DEFAULTS.bert_rules, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
         self._require("masked", "classification_head")
         self._check_kind("BERT", _NUM_SPECIAL, ("cls", "sep", "mask"))
+        if self.bert_rules is None:
+            self.bert_rules = find_bert_rules(self.tokenizer)
         check_choice("bert_rules", self.bert_rules, CHOICES["bert_rules"])
 
     @property

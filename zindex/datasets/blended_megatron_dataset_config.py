@@ -46,7 +46,7 @@ DEFAULTS = SimpleNamespace(
     shuffle="keyed",
     max_computed_rows=MAX_COMPUTED_ROWS,
     sft_rules=None,
-    bert_rules="main",
+    bert_rules=None,
     fim_draws="keyed",
 )
 

@@ -9,7 +9,6 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import StoreNotFoundError, VerificationError
 from zindex.store.layout import ArrayShape
-from zindex.store.reader import count_spans
 from zindex.store.rows import RoundReader, RowReader, Spans, count_from, read_many
 
 
@@ -98,7 +97,6 @@ def _read_parts(wanted: Sequence[Spans]) -> list[AnyArray]:
         else:
             finish.append(_divide(reader, parts, spans, requests))
     answers = read_many(requests)
-    count_spans(requests)
     return [complete(answers) for complete in finish]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.kernels._jit import jit
 from zindex.kernels.heap import sift_down
+from zindex.kernels.packing import fit_parts
 
 # Packs that `spread` and sub-samples that `even_out` visits, for each sub-sample and at least.
 _VISITS_PER_SAMPLE, _MIN_VISITS = 16, 1 << 12
@@ -97,30 +98,48 @@ def spread(
     -----
     Source: R. L. Graham, "Bounds on multiprocessing timing anomalies" (1969), with a limit.
     """
-    num_packs = len(load)
-    num_visits = max(_VISITS_PER_SAMPLE * len(lengths), _MIN_VISITS)
-    heap = np.arange(num_packs)  # the pack with the least work is first
-    for i in range(len(lengths)):
-        pack = heap[0]
-        if tokens[pack] + lengths[i] > limit:
-            pack = -1
+    size, num_packs = len(lengths), len(load)
+    num_visits = max(_VISITS_PER_SAMPLE * size, _MIN_VISITS)
+    # As long as there are empty packs, these have the least work.
+    num_first = min(size, num_packs)
+    for i in range(num_first):
+        pack_of[i], tokens[i], load[i] = i, lengths[i], work[i]
+    heap = np.arange(num_packs - 1, -1, -1)  # the pack with the least work is first
+    for place in range(num_packs // 2 - 1, -1, -1):
+        sift_down(heap, num_packs, place, load)
+    for i in range(num_first, size):
+        place = 0
+        if tokens[heap[0]] + lengths[i] > limit:
             num_visits -= num_packs
             if num_visits < 0:
                 return False
-            for other in range(num_packs):
-                has_room = tokens[other] + lengths[i] <= limit
-                if has_room and (pack < 0 or load[other] < load[pack]):
-                    pack = other
-            if pack < 0:
+            place = _find_room(heap, tokens, load, limit - lengths[i])
+            if place < 0:
                 return False
+        pack = heap[place]
         pack_of[i] = pack
         tokens[pack] += lengths[i]
         load[pack] += work[i]
-        place = 0
-        while heap[place] != pack:
-            place += 1
         sift_down(heap, num_packs, place, load)
     return True
+
+
+@jit
+def _find_room(heap: Int64Array, tokens: Int64Array, load: Int64Array, most: int) -> int:
+    """Return the place in a heap of the pack with the least work and at most some tokens, or -1."""
+    none: Any = np.int64(np.iinfo(np.int64).max)
+    least: Any = none
+    for pack in range(len(load)):  # vectorised
+        least = min(least, load[pack] if tokens[pack] <= most else none)
+    if least == none:
+        return -1
+    pack = 0
+    while load[pack] != least or tokens[pack] > most:
+        pack += 1
+    place = 0
+    while heap[place] != pack:
+        place += 1
+    return int(place)
 
 
 @jit
@@ -254,8 +273,9 @@ def even_out(
                     j = others[near]
                     gain = work[i] - work[j]
                     distance = abs(difference - 2 * gain)
-                    new = tokens[pack_of[j]] + lengths[i] - lengths[j]
-                    if distance < nearest and gain > 0 and new <= limit:
+                    if distance >= nearest or gain <= 0:
+                        continue
+                    if tokens[pack_of[j]] + lengths[i] - lengths[j] <= limit:
                         nearest, first, second, target = distance, i, j, pack_of[j]
                 distance = abs(difference - 2 * work[i])
                 if distance >= nearest or counts[pack_of[i]] < 2:
@@ -331,3 +351,153 @@ def _link(sample: int, rank: int, heads: Int64Array, following: Int64Array) -> N
         before = following[before]
     following[sample] = following[before]
     following[before] = sample
+
+
+@jit
+def pack_evenly(
+    lengths: Int64Array,
+    limit: int,
+    num_ranks: int,
+    multiple: int,
+    linear: int,
+    samples: Int64Array,
+    stops: Int64Array,
+) -> int:
+    """Pack sub-samples so that all ranks have about the same work; return the number of packs.
+
+    Parameters
+    ----------
+    lengths
+        Shape (sub-samples,), tokens, each at least 1.
+    limit, multiple
+        As of `pack_in_order`.
+    num_ranks
+        Pack ``i * num_ranks + j`` is micro-batch i of rank j.
+    linear
+        The work of n tokens is ``n * (n + linear)``; if negative, both terms get the same share of
+        the work of all.
+    samples, stops
+        As of `group_samples`, with a place for each sub-sample in both.
+
+    Returns
+    -------
+    num_packs
+        0 if there are too few sub-samples, or one exceeds the limit.
+    """
+    size = len(lengths)
+    if size < multiple or lengths.max() > limit:
+        return 0
+    if linear < 0:
+        linear = (lengths * lengths).sum() // lengths.sum()
+    in_order = np.empty(size, np.int64)
+    num_in_order = pack_in_order(lengths, limit, multiple, in_order)
+    order = _sort_descending(lengths)
+    ordered = lengths[order]
+    work = ordered * (ordered + linear)
+    pack_of, tokens, load = np.empty(size, np.int64), np.zeros(size, np.int64), np.zeros_like(work)
+    num_packs = _fit(ordered, work, limit, multiple, pack_of, tokens, load)
+    tokens, load = tokens[:num_packs], load[:num_packs]
+    rank_of, total = np.empty(num_packs, np.int64), np.zeros(num_ranks, np.int64)
+    if num_packs:
+        deal(load, _sort_descending(load), rank_of, total)
+        even_out(ordered, work, limit, pack_of, tokens, rank_of, total)
+    if num_in_order:
+        others = np.zeros(num_ranks, np.int64)
+        for i in range(size):
+            others[in_order[order[i]] % num_ranks] += work[i]
+        if not num_packs or others.max() < total.max():
+            group_samples(in_order, np.arange(num_in_order), samples, stops[:num_in_order])
+            return num_in_order
+    if num_packs:
+        load[:] = 0
+        placed = np.empty(size, np.int64)
+        for i in range(size):
+            load[pack_of[i]] += work[i]
+            placed[order[i]] = pack_of[i]
+        # Micro-batch i has the pack of each rank with the i-th most work.
+        number_of, total[:] = np.empty(num_packs, np.int64), 0
+        for pack in _sort_descending(load):
+            rank = rank_of[pack]
+            number_of[pack] = total[rank] * num_ranks + rank
+            total[rank] += 1
+        group_samples(placed, number_of, samples, stops[:num_packs])
+    return num_packs
+
+
+@jit
+def _fit(
+    lengths: Int64Array,
+    work: Int64Array,
+    limit: int,
+    multiple: int,
+    pack_of: Int64Array,
+    tokens: Int64Array,
+    load: Int64Array,
+) -> int:
+    """Put each sub-sample into a pack; return the number of packs, 0 if some would be empty.
+
+    Parameters as of `spread`, with a place for each sub-sample in all arrays.
+    """
+    size = len(lengths)
+    # No two sub-samples above half of the limit share a pack.
+    num_long = 0
+    while num_long < size and 2 * lengths[num_long] > limit:
+        num_long += 1
+    fewest = _round_up(max(-(-lengths.sum() // limit), num_long), multiple)
+    if fewest <= size:
+        if spread(lengths, work, limit, pack_of, tokens[:fewest], load[:fewest]):
+            return int(fewest)
+        tokens[:], load[:] = 0, 0
+    counts = np.zeros(limit + 1, np.int64)
+    for length in lengths:
+        counts[length] += 1
+    best_fit, num_parts = np.zeros(size, np.int32), np.zeros(size, np.int32)
+    num_filled = fit_parts(counts, size, best_fit, num_parts)
+    num_packs = _round_up(num_filled, multiple)
+    if num_packs > size:
+        return 0
+    if num_packs > fewest:
+        if spread(lengths, work, limit, pack_of, tokens[:num_packs], load[:num_packs]):
+            return int(num_packs)
+        tokens[:], load[:] = 0, 0
+    is_filled = np.zeros(num_packs, np.bool_)
+    for i in range(size):
+        pack = best_fit[i]
+        if is_filled[pack] and num_filled < num_packs:
+            pack = num_filled
+            num_filled += 1
+        is_filled[pack] = True
+        pack_of[i] = pack
+        tokens[pack] += lengths[i]
+        load[pack] += work[i]
+    return int(num_packs)
+
+
+@jit
+def _round_up(count: int, multiple: int) -> int:
+    """Return the least multiple that is not below a number."""
+    return -(-count // multiple) * multiple
+
+
+@jit
+def _sort_descending(values: Int64Array) -> Int64Array:
+    """Return the places of numbers from 0 on, from the largest to the smallest, in a stable way."""
+    order, other = np.arange(len(values)), np.empty(len(values), np.int64)
+    counts = np.empty(256, np.int64)
+    shift, largest = 0, values.max()
+    while largest >> shift:
+        counts[:] = 0
+        for value in values:
+            counts[255 - (value >> shift & 255)] += 1
+        start = 0
+        for digit in range(256):
+            count = counts[digit]
+            counts[digit] = start
+            start += count
+        for place in order:
+            digit = 255 - (values[place] >> shift & 255)
+            other[counts[digit]] = place
+            counts[digit] += 1
+        order, other = other, order
+        shift += 8
+    return order

@@ -38,10 +38,8 @@ from zindex.megatron.install import install
 @click.option(
     "--bert-rules",
     type=click.Choice(["0.17", "main"]),
-    default="main",
-    show_default=True,
     help="Version of Megatron whose random tokens BERT gets: from the tokenizer's order until "
-    "0.17, from sorted ids since.",
+    "0.17, from sorted ids since. [default: the installed version]",
 )
 @click.option(
     "--fim-draws",
@@ -58,7 +56,7 @@ def run_script(
     order: str,
     store: str,
     sft_rules: str | None,
-    bert_rules: str,
+    bert_rules: str | None,
     fim_draws: str,
     is_module: bool,
     script: str,
@@ -66,8 +64,9 @@ def run_script(
 ) -> None:
     """Run a Megatron script, unmodified, with zindex's datasets instead of Megatron's."""
     try:
-        own = {} if sft_rules is None else {"sft_rules": sft_rules}
-        install(order=order, store=store, bert_rules=bert_rules, fim_draws=fim_draws, **own)
+        own = {"sft_rules": sft_rules, "bert_rules": bert_rules}
+        own = {name: rules for name, rules in own.items() if rules is not None}
+        install(order=order, store=store, fim_draws=fim_draws, **own)
     except ZindexError as error:
         raise click.ClickException(str(error)) from error
     sys.argv = [script, *arguments]

@@ -121,13 +121,6 @@ def lend_if_needed(decoder_nbytes: int) -> AbstractContextManager[int]:
     return lend_decoder(decoder_nbytes) if decoder_nbytes else _NO_DECODER
 
 
-def count_spans(wanted: Iterable[Spans]) -> None:
-    """Count spans of local arrays that were read: the files of those with many are mapped."""
-    for spans in wanted:
-        if isinstance(spans.reader, LocalReader):
-            table.count_spans(spans.reader.bind(), len(spans.starts))
-
-
 def _read_ahead(wanted: Iterable[Spans]) -> None:
     """Ask the system to read ahead spans of local arrays that this process has not read yet."""
     for spans in wanted:
@@ -245,6 +238,8 @@ class _Round:
             places = _join(parts)
         state = np.zeros(3, np.int64)
         nbytes = max(array.decoder_nbytes for _, array, _ in self.groups)
+        for spans, array, _ in self.groups:
+            table.count_spans(array, len(spans.starts))
         is_first = True
         while not _call_gather(fields, starts, stops, places, state, nbytes):
             number, span, place = state.tolist()
@@ -387,6 +382,7 @@ def read_samples(
 
     tokens_per_thread = _TOKENS_PER_THREAD // (16 if array.decoder_nbytes else 1)
     shares = min(num_threads, len(positions) * width // tokens_per_thread, len(positions))
+    table.count_spans(array, len(positions))
     ticket = table.begin_read()
     try:
         count = run_with_helpers(work, shares) if shares > 1 else work()

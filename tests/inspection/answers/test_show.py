@@ -19,8 +19,12 @@ from zindex.cli import main
 from zindex.config import RunConfig
 from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
+from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.formats.keyed.schema_field import Field
+from zindex.growing.writer import append
 from zindex.ingest.keyed.tokenize import tokenize
 from zindex.inspection.answers.info import ls
+from zindex.inspection.answers.record_statistics import measure_records
 from zindex.inspection.answers.show import show
 from zindex.inspection.answers.trace import trace
 from zindex.plan.packing import PackingRules
@@ -185,3 +189,56 @@ def test_masks_are_coloured_unless_no_color_is_set(
     plain = CliRunner().invoke(main, command, color=True).stdout
     assert "\x1b" not in plain
     assert plain == click.unstyle(coloured)
+
+
+def test_masks_of_a_users_own_kind(tmp_path: Path) -> None:
+    """They are those that it declares: fields of weights with the axes of another field."""
+    schema = RecordSchema(
+        "critique",
+        [
+            Field("draft", axes="token"),
+            Field("is_error", values="weights", like="draft"),
+            Field("critiques", axes=("group", "word")),
+            Field("kept", values="weights", like="critiques", dtype="float32"),
+            Field("chosen", values="weights", like="critiques", axes="group"),
+            Field("plan", axes="step"),
+            Field("plan_mask", values="numbers", like="plan"),
+        ],
+    )
+    record = {
+        "draft": [5, 6, 7],
+        "is_error": [True, False, True],
+        "critiques": [[1, 2], [3]],
+        "kept": [[0.5, 0.0], [1.0]],
+        "chosen": [True, False],
+        "plan": [8],
+        "plan_mask": [4],
+    }
+    append(tmp_path / "growing", [record], kind=schema)
+    shown = show(tmp_path / "growing", record=0).fields
+    assert [(field.name, field.value, field.mask) for field in shown][:6] == [
+        ("draft", [5, 6, 7], [True, False, True]),
+        ("critiques 0", [1, 2], [True, False]),
+        ("critiques 1", [3], [True]),
+        ("chosen", [True, False], None),
+        ("plan", [8], None),
+        ("plan_mask", [4], None),
+    ]
+    targets = measure_records(tmp_path / "growing").targets
+    assert [(each.name, each.num_tokens, each.num_targets) for each in targets] == [
+        ("draft", 3, 2),
+        ("critiques", 3, 2),
+    ]
+
+
+def test_masks_of_a_users_own_kind_of_text(tmp_path: Path) -> None:
+    schema = RecordSchema(
+        "answer",
+        [Field("query", axes="query"), Field("is_kept", values="weights", like="query")],
+    )
+    source = write_jsonl(tmp_path / "a.jsonl", [{"query": "ab"}])
+    tokenizer = save_tokenizer(tmp_path / "tokenizer")
+    tokenize(source, tmp_path / "s", schema, tokenizer=tokenizer, client=SerialExecutor())
+    [field, *_] = show(tmp_path / "s", record=0, tokenizer=tokenizer).fields
+    assert (field.name, field.mask) == ("query", [True] * len(field.value))
+    assert "is_kept" not in [each.name for each in show(tmp_path / "s", record=0).fields]

@@ -8,7 +8,13 @@ import pytest
 
 from zindex.datasets.megatron_tokenizer import MegatronTokenizer
 from zindex.kernels.masking import PIECE, SEPARATOR, UNKNOWN, WORD
-from zindex.samples.masking.mask_rules import Vocabulary, make_rules, ngram_chances
+from zindex.samples.masking import mask_rules
+from zindex.samples.masking.mask_rules import (
+    Vocabulary,
+    find_bert_rules,
+    make_rules,
+    ngram_chances,
+)
 from zindex.text.tokenizers.base import find_token
 
 
@@ -39,6 +45,19 @@ def test_kinds_of_ids() -> None:
     kinds = {5: WORD, 2: PIECE, 7: SEPARATOR, 3: PIECE, 9: SEPARATOR}
     assert vocabulary.kinds.tolist() == [kinds.get(number, UNKNOWN) for number in range(10)]
     assert SEPARATOR not in Vocabulary.of(Words()).kinds
+
+
+@pytest.mark.parametrize(
+    ("version", "rules"), [(None, "main"), ((0, 18), "main"), ((0, 17), "0.17"), ((0, 14), "0.17")]
+)
+def test_random_tokens_are_those_of_the_installed_megatron(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int] | None, rules: str
+) -> None:
+    """Unless the order of the ids differs between processes anyway."""
+    monkeypatch.setattr(mask_rules, "find_megatron_version", lambda: version)
+    assert find_bert_rules(Words()) == find_bert_rules(SimpleNamespace(is_fast=False)) == rules
+    library = SimpleNamespace(tokenizer=SimpleNamespace(is_fast=True))
+    assert find_bert_rules(SimpleNamespace(_tokenizer=library)) == "main"
 
 
 def test_missing_special_tokens() -> None:

@@ -1,15 +1,25 @@
 """Packs of sub-samples, against a plain loop and by their laws."""
 
+import hashlib
+import json
+from contextlib import suppress
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zindex.arrays import Int64Array
 from zindex.errors import PlanError
 from zindex.kernels._jit import interpret
+from zindex.kernels.balance import pack_evenly, spread
+from zindex.kernels.packing import fit_parts
 from zindex.samples.schedules.packs import PackRules, Packs, plan_evenly, plan_in_order
 
+# Of all packs of 300 draws.
+DIGEST = "f581e9873b2823a03f9827f4077925da1df95a8ad40ed03974f860920219fca4"
 KINDS = ("lognormal", "uniform", "short", "heavy", "half")
 
 
@@ -102,9 +112,47 @@ def test_kernels_are_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [plan_evenly(*draw(number)) for number in range(0, 15)]
     from zindex.samples.schedules import packs
 
-    for name in ("deal", "even_out", "group_samples", "pack_in_order", "spread"):
-        monkeypatch.setattr(packs, name, interpret(getattr(packs, name)))
+    source: Any = interpret(pack_evenly)
+    source.__globals__["_fit"].__globals__["fit_parts"] = fit_parts  # its intrinsics need numba
+    monkeypatch.setattr(packs, "pack_evenly", source)
     assert [plan_evenly(*draw(number)) for number in range(0, 15)] == found
+
+
+def test_packs_are_those_of_earlier_versions() -> None:
+    """A job that resumes has the packs that it would have had."""
+    digest = hashlib.sha256()
+    for number in range(300):
+        lengths, rules, linear = draw(number)
+        for choice in (linear, None):
+            with suppress(PlanError):
+                digest.update(json.dumps(plan_evenly(lengths, rules, choice)).encode())
+    assert digest.hexdigest() == DIGEST
+
+
+@given(
+    st.lists(st.integers(1, 9), max_size=12).map(lambda found: sorted(found, reverse=True)),
+    st.integers(1, 5),
+    st.integers(9, 20),
+)
+def test_the_pack_with_the_least_work_and_room_is_next(
+    lengths: list[int], num_packs: int, limit: int
+) -> None:
+    packs: list[list[int]] = [[] for _ in range(num_packs)]
+    work = [length**2 for length in lengths]
+    is_complete = True
+    for i, length in enumerate(lengths):
+        free = [k for k in range(num_packs) if sum(lengths[j] for j in packs[k]) + length <= limit]
+        is_complete = is_complete and bool(free)
+        if is_complete:
+            packs[min(free, key=lambda k: (sum(work[j] for j in packs[k]), k))].append(i)
+    for kernel in (spread, interpret(spread)):
+        pack_of = np.empty(len(lengths), np.int64)
+        tokens, load = np.zeros((2, num_packs), np.int64)
+        found = kernel(np.array(lengths), np.array(work), limit, pack_of, tokens, load)
+        assert found == is_complete
+        if found:
+            assert [np.flatnonzero(pack_of == k).tolist() for k in range(num_packs)] == packs
+            assert load.tolist() == [sum(work[j] for j in pack) for pack in packs]
 
 
 @pytest.mark.parametrize("plan", [plan_evenly, plan_in_order])

@@ -5,7 +5,7 @@ In windows, ``input_ids`` and ``position_ids`` are the values of the window; ``t
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -154,6 +154,13 @@ def find_declared(spec: Mapping[str, Any]) -> RecordSchema | None:
     return PRESETS.get(str(own.get("train_type")))
 
 
+def _find_kinds(spec: Mapping[str, Any]) -> list[RecordSchema]:
+    """Return the kind of records of a store if a user declared it, otherwise all presets."""
+    declared = find_declared(spec)
+    is_preset = declared is None or declared is PRESETS.get(declared.name)
+    return [*PRESETS.values()] if declared is None or is_preset else [declared]
+
+
 def find_token_keys(spec: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys of token ids of a store, from its description: of its own kind of records.
 
@@ -162,6 +169,41 @@ def find_token_keys(spec: Mapping[str, Any]) -> frozenset[str]:
     ConfigError
         If the description has an invalid schema.
     """
-    declared = find_declared(spec)
-    is_preset = declared is None or declared is PRESETS.get(declared.name)
-    return TOKEN_KEYS if declared is None or is_preset else declared.token_keys
+    return frozenset().union(*(schema.token_keys for schema in _find_kinds(spec)))
+
+
+def find_masks(spec: Mapping[str, Any], names: Collection[str]) -> dict[str, str]:
+    """Return the field that masks each masked field of a store.
+
+    Parameters
+    ----------
+    spec
+        The description of the store. Weights mask the field that they are ``like``; if the store
+        has no kind of a user's own, ``F_mask`` masks any other field F.
+    names
+        The fields of the store.
+
+    Raises
+    ------
+    ConfigError
+        If the description has an invalid schema.
+
+    Examples
+    --------
+    >>> find_masks({}, ["sequence", "loss_mask", "text", "text_mask"])
+    {'sequence': 'loss_mask', 'text': 'text_mask'}
+    """
+    kinds = _find_kinds(spec)
+    pairs = [
+        (item.like, key)
+        for schema in kinds
+        for key, item in schema.by_key.items()
+        if item.values == "weights" and item.like and item.axes == schema.by_key[item.like].axes
+    ]
+    if len(kinds) > 1:
+        pairs += [(name, f"{name}_mask") for name in names]
+    found: dict[str, str] = {}
+    for field, mask in pairs:
+        if field in names and mask in names:
+            found.setdefault(field, mask)
+    return found

@@ -10,9 +10,8 @@ import numpy as np
 
 from zindex.arrays import AnyArray, BoolArray, Int64Array
 from zindex.errors import ConfigError
-from zindex.formats.keyed.schema_presets import find_token_keys
+from zindex.formats.keyed.schema_presets import find_masks, find_token_keys
 from zindex.inspection.answers.growing_records import open_records
-from zindex.inspection.answers.show import name_mask
 from zindex.io.objects import PlaceLike
 from zindex.store.open import Store
 from zindex.store.record_reader import RecordReader
@@ -132,17 +131,18 @@ def measure_records(
     num_records = int(store.spec["num_records"])
     if not num_records:
         raise ConfigError(f"{store.root} must have records to be measured, it has none")
-    masks = {name_mask(name, fields) for name in fields} & fields.keys()
-    hidden = masks | {f"{name}{LENGTH_SUFFIX}" for name in masks}
+    masks = find_masks(store.spec, fields)
+    tokens = find_token_keys(store.spec) | masks.keys()
+    hidden = {*masks.values(), *(f"{name}{LENGTH_SUFFIX}" for name in masks.values())}
     shown = [field for name, field in fields.items() if name not in hidden]
     return RecordStatistics(
         path=str(store.root),
         num_records=num_records,
-        lengths=tuple(_measure_lengths(store, field, fields) for field in shown),
+        lengths=tuple(_measure_lengths(store, field, fields, tokens) for field in shown),
         targets=tuple(
-            _measure_targets(store, field, fields[name_mask(field.name, fields)])
+            _measure_targets(store, field, fields[masks[field.name]])
             for field in shown
-            if name_mask(field.name, fields) in fields
+            if field.name in masks
         ),
         rewards=_measure_rewards(store, fields),
         by=by or "file",
@@ -151,12 +151,11 @@ def measure_records(
 
 
 def _measure_lengths(
-    store: Store, field: RecordField, fields: dict[str, RecordField]
+    store: Store, field: RecordField, fields: dict[str, RecordField], tokens: frozenset[str]
 ) -> FieldLengths:
     """Return the lengths of one field."""
     unit = "bytes" if field.form != Form.NUMBERS else "numbers"
-    is_tokens = field.name in find_token_keys(store.spec)
-    if is_tokens or name_mask(field.name, fields) in fields:
+    if field.name in tokens:
         unit = "tokens"
     items = fields.get(f"{field.name}{LENGTH_SUFFIX}")
     if items is not None and items.form == Form.NUMBERS:

@@ -1,7 +1,7 @@
 """Show one document, sample or record: its tokens, text and loss mask."""
 
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
-from zindex.formats.keyed.schema_presets import PRESETS, find_token_keys
+from zindex.formats.keyed.schema_presets import find_masks, find_token_keys
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.indexing.packing import PackedArrays
 from zindex.ingest.length_source import open_source
@@ -27,12 +27,6 @@ from zindex.store.open import Store, open_store
 from zindex.store.record_reader import RecordReader
 from zindex.store.records import LENGTH_SUFFIX
 
-# Declared mask fields of keyed records, by masked field; otherwise F_mask masks field F.
-_MASKS: dict[str, list[str]] = {}
-for _schema in PRESETS.values():
-    for _field in _schema.by_key.values():
-        if _field.values == "weights" and _field.like is not None:
-            _MASKS.setdefault(_field.like, []).append(_field.key)
 _YAML = (".yaml", ".yml")
 
 #: Whether a text is trained on; None if unknown.
@@ -228,18 +222,6 @@ def _check_number(number: int, count: int, what: str, path: str) -> None:
         )
 
 
-def name_mask(field: str, known: Container[str] = ()) -> str:
-    """Return the name of the field that masks the tokens of a field, one of some if it can be.
-
-    Examples
-    --------
-    >>> name_mask("sequence"), name_mask("chosen"), name_mask("sequence", ["step_mask"])
-    ('loss_mask', 'chosen_mask', 'step_mask')
-    """
-    names = _MASKS.get(field, [f"{field}_mask"])
-    return next((name for name in names if name in known), names[0])
-
-
 def _show_record(
     path: str, number: int, tokenizer: Any, generation: int | None
 ) -> list[ShownField]:
@@ -250,8 +232,9 @@ def _show_record(
     token_keys = find_token_keys(reader.store.spec)
     _check_number(number, len(reader), "record", path)
     record, decode = reader.read(number), as_decoder(tokenizer, [path])
-    found = {name: _find_parts(record, name) for name in record}
-    hidden = {name_mask(name, record) for name, (mask, _) in found.items() if mask is not None}
+    mask_names = find_masks(reader.store.spec, record)
+    found = {name: _find_parts(record, name, mask_names.get(name)) for name in record}
+    hidden = {mask_names[name] for name, (mask, _) in found.items() if mask is not None}
     hidden |= {f"{name}{LENGTH_SUFFIX}" for name, (_, items) in found.items() if items is not None}
     fields = []
     for name, (mask, items) in found.items():
@@ -268,12 +251,14 @@ def _show_record(
     return fields
 
 
-def _find_parts(record: Mapping[str, Any], name: str) -> tuple[AnyArray | None, AnyArray | None]:
+def _find_parts(
+    record: Mapping[str, Any], name: str, mask_name: str | None
+) -> tuple[AnyArray | None, AnyArray | None]:
     """Return the mask of a field, and the lengths of its items; None if it has none."""
     if not isinstance(record[name], np.ndarray):
         return None, None
     num_values = len(record[name])
-    mask = _find_values(record, name_mask(name, record))
+    mask = None if mask_name is None else _find_values(record, mask_name)
     items = _find_values(record, f"{name}{LENGTH_SUFFIX}")
     return (
         mask if mask is not None and len(mask) == num_values else None,

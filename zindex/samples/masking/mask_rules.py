@@ -7,12 +7,13 @@ Plain Python serves datasets that override how tokens are masked; the kernel in
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from zindex.arrays import Float64Array, Int64Array, UInt8Array
 from zindex.errors import ConfigError
+from zindex.formats.megatron_version import find_megatron_version
 from zindex.kernels.masking import PIECE, SEPARATOR, UNKNOWN, WORD, MaskingRules
 from zindex.text.tokenizers.base import find_token
 
@@ -20,6 +21,10 @@ from zindex.text.tokenizers.base import find_token
 _PIECE_PREFIX = "##"
 # Chance that an n-gram ends after a word: SpanBERT (arXiv:1907.10529), section 3.1.
 _STOP = 0.2
+# The version of Megatron since which BERT's random tokens are drawn from sorted ids.
+_SORTED_SINCE = (0, 18)
+# Objects around a tokenizer of transformers: those of Megatron, of its library, and of zindex.
+_MAX_WRAPPERS = 4
 
 #: Masked tokens, masked positions, their tokens before, a flag at each position where a word or
 #: separator begins, and the masked n-grams as positions and tokens before.
@@ -50,6 +55,20 @@ class Vocabulary:
         kinds[ids] = np.where(is_piece, PIECE, WORD)
         kinds[known] = SEPARATOR
         return cls(kinds, np.sort(ids) if is_sorted else ids)
+
+
+def find_bert_rules(tokenizer: Any) -> Literal["0.17", "main"]:
+    """Return the version of Megatron by which BERT's random tokens are drawn by default.
+
+    It is the installed one, or ``"main"``, which draws from sorted ids, if there is none. Fast
+    tokenizers of transformers have their ids in another order in each process: these are sorted.
+    """
+    for _ in range(_MAX_WRAPPERS):
+        if getattr(tokenizer, "is_fast", False) is True:
+            return "main"
+        inner = getattr(tokenizer, "_tokenizer", None)
+        tokenizer = getattr(tokenizer, "tokenizer", None) if inner is None else inner
+    return "0.17" if (find_megatron_version() or _SORTED_SINCE) < _SORTED_SINCE else "main"
 
 
 def make_rules(config: Any, *, replaces: bool) -> MaskingRules:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,7 @@ class BalancedScheduler(BasePackingScheduler):
 
 def _lengths_of(sample_id_seqlens: Sequence[tuple[int, int]]) -> Any:
     """Return the lengths of numbered sub-samples."""
-    return np.array([length for _, length in sample_id_seqlens], np.int64)
+    return np.fromiter(map(itemgetter(1), sample_id_seqlens), np.int64, len(sample_id_seqlens))
 
 
 class PackingSchedulerEnum(Enum):
