@@ -18,9 +18,7 @@ def parse_range(text: str, flag: str) -> tuple[int, int]:
     return int(start), int(stop)
 
 
-_weights = partial(
-    options.mapping, metavar="PATH=WEIGHT", example="corpora/code=0.3", parse=float, last=True
-)
+_weights = partial(options.mapping, parse=float, last=True)
 
 
 @click.command()
@@ -29,10 +27,20 @@ _weights = partial(
     "--at", type=int, metavar="N", help="Position of the edit: number of samples consumed so far."
 )
 @_weights(
-    "--reweight", "reweight", help="New weight of a dataset; others are unchanged; repeatable."
+    "--reweight",
+    "reweight",
+    metavar="DATASET=WEIGHT",
+    example="code=0.3",
+    help="New weight of a dataset, by short name or path; others are unchanged; repeatable.",
 )
-@_weights("--add", "add", help="A new dataset; repeatable.")
-@options.repeatable("--drop", metavar="PATH", help="A dataset to remove; repeatable.")
+@_weights(
+    "--add",
+    "add",
+    metavar="PATH=WEIGHT",
+    example="corpora/code=0.3",
+    help="A new dataset; repeatable.",
+)
+@options.repeatable("--drop", metavar="DATASET", help="A dataset to remove; repeatable.")
 @options.parsed("--skip", parse=parse_range, metavar="START:STOP", help="Positions to skip.")
 @options.value("--sequence-length", type=int, help="Tokens per sample from that position on.")
 @options.value("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
@@ -56,9 +64,7 @@ def edit(
 
     config = load_config(run_file)
     join = partial(join_path, os.path.dirname(run_file))
-    for name in ("reweight", "add"):
-        settings[name] = {join(path): weight for path, weight in settings[name].items()}
-    settings["drop"] = list(map(join, settings["drop"]))
+    settings["add"] = {join(path): weight for path, weight in settings["add"].items()}
     changes = {name: value for name, value in settings.items() if value or value == 0}
     facts: dict[str, Any] = {}
     if changes or at is not None:
@@ -177,7 +183,7 @@ def collect(
     stores that none of the given runs uses. FOLDER may also be a growing store, in which they are
     compacted files, and evicted generations that no reader can reach.
     """
-    from zindex.inspection.tables.formatting import format_nbytes
+    from zindex.inspection.tables.formatting import count_noun, format_nbytes
     from zindex.keyed.growing.eviction import find_unused, remove_unused
     from zindex.keyed.growing.growing_log import is_growing
     from zindex.maintenance.garbage import find_garbage, remove_garbage
@@ -197,7 +203,8 @@ def collect(
         {"path": str(item.path), "reason": item.reason, "nbytes": item.nbytes} for item in found
     ]
     lines = [f"{item.path}: {item.reason}, {format_nbytes(item.nbytes)}" for item in found]
-    verb = "removed" if remove else "to remove with --remove"
-    nbytes = sum(item.nbytes for item in found)
-    lines.append(f"{len(found)} {verb}, {format_nbytes(nbytes)}")
+    verb = "removed" if remove else "unused; remove with --remove"
+    count = count_noun(len(found), "file or folder", "files and folders")
+    nbytes = format_nbytes(sum(item.nbytes for item in found))
+    lines.append(f"{count}, {nbytes}, {verb}" if found else f"nothing is unused in {folder}")
     return {"garbage": facts, "is_removed": remove}, "\n".join(lines)

@@ -262,7 +262,12 @@ def stream_loader(
     if not isinstance(mixture, MergedDataset):
         from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 
-        mixture = instantiate_from_yaml(mixture, variables or {})
+        path, mixture = mixture, instantiate_from_yaml(mixture, variables or {})
+        if not isinstance(mixture, MergedDataset):
+            raise ConfigError(
+                f"a stream must be a MergedDataset, {path} describes a {type(mixture).__name__}; "
+                "make it the only one of the datasets of a MergedDataset, with a name and a percent"
+            )
     return StreamLoader(
         mixture,
         batch_size,
