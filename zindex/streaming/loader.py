@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.io.object_calls import may_fork
 from zindex.loading.file_agreement import agree_on_files
+from zindex.loading.resharding import is_read_ahead
 from zindex.loading.stateful_loaders import join_workers
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
@@ -59,10 +60,14 @@ class StreamLoader:
             sources = self.dataset.sources()
             if not may_fork() and any(getattr(s.dataset, "takes_requests", False) for s in sources):
                 self._loader.multiprocessing_context = "forkserver"
+        is_ahead = is_read_ahead()
         for state, batch in self._loader:
             # With the batch, so that prefetched ones are not counted.
+            if is_ahead:
+                yield batch
             self._state.update(state | self._changes)
-            yield batch
+            if not is_ahead:
+                yield batch
 
     def __len__(self) -> int:
         """Return the number of batches of an iteration; TypeError if it is not known."""
