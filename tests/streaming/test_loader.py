@@ -238,3 +238,11 @@ def test_ranks_agree_on_the_files_of_the_first_one(tmp_path: Path, listed: str) 
         assert sorted(first + left[0] + left[1]) == sorted(f"b{number}" for number in range(30))
         both = sorted(f"{name}{number}" for name in "bc" for number in range(30))
         assert sorted(following[0] + following[1]) == both
+
+
+def test_a_file_of_one_dataset_is_no_stream(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    path = tmp_path / "one.yaml"
+    path.write_text(f"target: JsonlIterableDataset\nparams: {{path: {tmp_path}/a.jsonl}}\n")
+    with pytest.raises(ConfigError, match=r"one\.yaml describes a JsonlIterableDataset; make it"):
+        zindex.stream_loader(path, 4)

@@ -446,8 +446,10 @@ def quickstart(arguments: tuple[str, ...]) -> None:
         raise ConfigError(
             "the quickstart needs torch, which is not installed; install zindex[quickstart]"
         )
+    path = _find_quickstart()
     sys.argv = ["zindex quickstart", *arguments]
-    runpy.run_path(str(_find_quickstart()), run_name="__main__")
+    sys.path.insert(0, str(path.parent))  # as if it was run by itself
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def _find_quickstart() -> Path:

@@ -333,10 +333,12 @@ def _check(source: Any, train_type: Any, **settings: Any) -> tuple[dict[str, Any
     from dataclasses import asdict
 
     from zindex.ingest.keyed.check_tokens import check_tokens
+    from zindex.text.encoded_files import locate
 
     check = check_tokens(source, train_type, **settings)
     lines = [
-        f"{item.url}, record {item.key}: {item.what}: {item.message}" for item in check.differences
+        f"{locate({'__url__': item.url, '__key__': item.key})}: {item.what}: {item.message}"
+        for item in check.differences
     ]
     count = len(check.differences)
     lines.append(

@@ -5,10 +5,11 @@ from typing import Any, Literal, get_args
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.io.object_calls import may_fork
 from zindex.loading.file_agreement import agree_on_files
-from zindex.loading.resharding import is_read_ahead
+from zindex.loading.resharding import is_read_ahead, is_saved_by_trainer
 from zindex.loading.stateful_loaders import join_workers
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
@@ -92,8 +93,11 @@ class StreamLoader:
         """Return the state of this rank after the last delivered batch, as JSON values.
 
         It resumes with the same number of ranks and loader workers. For other numbers, load the
-        list of the states of all ranks, or `gather_state`.
+        list of the states of all ranks, or `gather_state`. Lightning and Accelerate, which save the
+        state of one rank, get that of all ranks.
         """
+        if is_distributed() and self.dataset.place[1] > 1 and is_saved_by_trainer():
+            return self.gather_state()
         return dict(self._state)
 
     def gather_state(self, group: Any = None) -> State:

@@ -92,11 +92,15 @@ def edit(
     """
     config = as_config(config)
     journal = open_journal(config, split)
-    reweight, add, datasets = dict(reweight or {}), dict(add or {}), journal.state.datasets
+    reweight, add = dict(reweight or {}), dict(add or {})
+
+    def find(name: str) -> int:
+        return find_dataset(journal.state.datasets, name)
+
     change = Change(
-        reweight={find_dataset(datasets, name): float(w) for name, w in reweight.items()},
+        reweight={find(name): float(w) for name, w in reweight.items()},
         add={_name_added(journal, path): float(weight) for path, weight in add.items()},
-        drop=tuple(sorted({find_dataset(datasets, name) for name in drop})),
+        drop=tuple(sorted(set(map(find, drop)))),
         skip=None if skip is None else (int(skip[0]), int(skip[1])),
         sequence_length=sequence_length,
         num_samples=num_samples,
