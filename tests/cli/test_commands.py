@@ -389,7 +389,7 @@ def test_edit_changes_a_run_and_shows_it(blended_file: Path) -> None:
     assert "skipped" in text.splitlines()[1]
     text = succeed("edit", blended_file, "--skip", "30:35", "--verify")
     assert "edit 2 at position 30: [30, 35) skipped" in text
-    assert "verified: 45 positions have distinct samples, 5 are skipped" in text
+    assert "verified: 45 positions have distinct samples, 5 positions are skipped" in text
     shown = succeed("edit", blended_file)
     assert shown.startswith("train was edited 2 times: 45 samples of 4 tokens, fingerprint ")
     assert "edit 1 at position 20" in succeed("plan", blended_file)

@@ -133,8 +133,8 @@ def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
     arguments = (source, tmp_path / "c", "--for", "pretrain", "--tokenizer", tokenizer)
     settings = ("--column", "body", "--on-damage", "skip")
     assert succeed(*arguments, *settings).splitlines()[-1] == (
-        f"{tmp_path}/c: 7 tokens (uint16) in 2 documents and 2 sequences; 1 damaged records or "
-        "files were skipped"
+        f"{tmp_path}/c: 7 tokens (uint16) in 2 documents and 2 sequences; 1 damaged record or "
+        "file was skipped"
     )
     commands.succeed("verify", tmp_path / "c")
     pair = (source, tmp_path / "p", *arguments[2:], *settings, "--to", "bin")

@@ -203,7 +203,10 @@ def test_a_dataset_has_one_name_everywhere() -> None:
     assert label_paths(paths) == dict(zip(paths, ["web", "web-2", "code", "0"], strict=True))
     for name in ("web", "/a/web.zarr", "a/web", "/a/./web.zarr"):
         assert find_dataset(paths, name) == 0
-    assert [find_dataset(paths, name) for name in ("b/web", "code", "0", 2, "1")] == [1, 2, 3, 2, 1]
+    assert [find_dataset(paths, name) for name in ("b/web", "more/code", "0", 2, "1")] == [
+        *(1, 2, 3, 2, 1)
+    ]
+    assert find_dataset(["corpora/web.zarr"], "corpora/web") == 0
     for name in ("eb", "web-3", 4, "-1"):
         with pytest.raises(ConfigError, match=r"got .*; it has web, web-2, code, 0; give one of"):
             find_dataset(paths, name)

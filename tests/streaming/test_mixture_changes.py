@@ -99,7 +99,7 @@ def test_added_files_are_read_from_the_next_epoch_on(
     first.advance(33)
     write(folder, "c", 25)
     second = Run(make, *size, first.merged_states())
-    assert "'texts' has 1 more files, from its next epoch on" in caplog.text
+    assert "'texts' has 1 more file, from its next epoch on" in caplog.text
     second.advance(90)
     write(folder, "d", 7)
     third = Run(make, 2, 2, second.merged_states())
@@ -168,7 +168,7 @@ def test_files_and_lines_may_be_added_anywhere(
     write(folder, "aa", 25)
     write(folder, "a", 44)
     second = Run(make, *size, first.merged_states())
-    assert "'texts' has 2 more files and more lines in 1 files, from its next" in caplog.text
+    assert "'texts' has 2 more files and more lines in 1 file, from its next" in caplog.text
     second.advance(90)
     (folder / "more").mkdir()
     write(folder / "more", "c", 7)

@@ -8,6 +8,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import ConfigError
+from zindex.inspection.tables.formatting import count_noun
 
 
 def parse_range(text: str, flag: str) -> tuple[int, int]:
@@ -76,9 +77,9 @@ def edit(
     if verify:
         report = verify_journal(config, split=split, client=client)
         facts["verified"] = {"num_samples": report.num_samples, "num_skipped": report.num_skipped}
+        skipped = count_noun(report.num_skipped, "position is", "positions are")
         lines.append(
-            f"verified: {report.num_samples:,} positions have distinct samples, "
-            f"{report.num_skipped:,} are skipped"
+            f"verified: {report.num_samples:,} positions have distinct samples, {skipped} skipped"
         )
     return facts, "\n".join(lines)
 
@@ -139,7 +140,6 @@ def compact_command(
     """
     import time
 
-    from zindex.inspection.tables.formatting import count_noun
     from zindex.keyed.growing.compaction import compact
     from zindex.keyed.growing.eviction import evict
 
@@ -183,7 +183,7 @@ def collect(
     stores that none of the given runs uses. FOLDER may also be a growing store, in which they are
     compacted files, and evicted generations that no reader can reach.
     """
-    from zindex.inspection.tables.formatting import count_noun, format_nbytes
+    from zindex.inspection.tables.formatting import format_nbytes
     from zindex.keyed.growing.eviction import find_unused, remove_unused
     from zindex.keyed.growing.growing_log import is_growing
     from zindex.maintenance.garbage import find_garbage, remove_garbage

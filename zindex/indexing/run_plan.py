@@ -163,7 +163,7 @@ def find_dataset(paths: Sequence[str], name: str | int) -> int:
         if text in (path, label) or (is_local and os.path.abspath(path) == os.path.abspath(text)):
             return number
     end = f"/{_without_suffix(text)}"
-    found = [n for n, path in enumerate(paths) if _without_suffix(path).endswith(end)]
+    found = [n for n, path in enumerate(paths) if f"/{_without_suffix(path)}".endswith(end)]
     if len(found) == 1:
         return found[0]
     if text.isdecimal() and int(text) < len(paths):

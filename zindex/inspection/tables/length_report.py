@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from zindex.inspection.answers.file_mixing import FileMixing, measure_mixing
 from zindex.inspection.tables.blend_table import largest_rows
 from zindex.inspection.tables.formatting import (
     format_count,
@@ -15,6 +16,7 @@ from zindex.inspection.tables.formatting import (
 from zindex.streaming.lengths.advice import RunAdvice, advise
 from zindex.streaming.lengths.sample_length import LengthOf
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, count_lengths
+from zindex.streaming.merged_dataset import MergedDataset
 
 _QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99}
 
@@ -25,17 +27,25 @@ class LengthReport:
 
     lengths: Lengths
     advice: RunAdvice
+    #: How well the files of sources are mixed.
+    mixing: tuple[FileMixing, ...] = ()
 
     def to_text(self) -> str:
         """Format the report as tables and advice."""
         blocks = [self._source_lines(), self._draw_lines(), self._sequence_lines()]
+        blocks.append(self._mixing_lines())
         if self.advice.advice:
             blocks.append([f"- {advice.text}" for advice in self.advice])
         return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return {"lengths": self.lengths.to_json(), "advice": self.advice.to_json()}
+        mixing = [item.to_json() for item in self.mixing]
+        return {
+            "lengths": self.lengths.to_json(),
+            "advice": self.advice.to_json(),
+            "mixing": mixing,
+        }
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Plot the report to a file; the suffix selects the format.
@@ -98,6 +108,23 @@ class LengthReport:
         ]
         return table_lines(cells)
 
+    def _mixing_lines(self) -> list[str]:
+        if not self.mixing:
+            return []
+        shown = largest_rows([item.num_files for item in self.mixing])
+        cells = [
+            {
+                "entropy": f"{item.bits:.2f} bits",
+                "random order": f"{item.random_bits:.2f} bits",
+                "adjacent": f"{item.window:,}",
+                "files": f"{item.num_files:,}",
+                "source": item.source,
+            }
+            for item in map(self.mixing.__getitem__, shown)
+        ]
+        title = "files of adjacent samples, as a loader worker reads them:"
+        return [title, *table_lines(cells, text_columns=("source",))]
+
 
 def _source_cells(source: SourceLengths) -> dict[str, str]:
     """Return the cells of a source by header."""
@@ -152,4 +179,5 @@ def report_lengths(
     """
     work: dict[str, Any] = {"client": client, "num_processes": num_processes}
     lengths = count_lengths(dataset, length_of=length_of, num_samples=read_samples, **work)
-    return LengthReport(lengths, advise(lengths, dataset, **run))
+    mixing = measure_mixing(dataset) if isinstance(dataset, MergedDataset) else ()
+    return LengthReport(lengths, advise(lengths, dataset, **run), mixing)
