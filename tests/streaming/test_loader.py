@@ -246,3 +246,22 @@ def test_a_file_of_one_dataset_is_no_stream(tmp_path: Path) -> None:
     path.write_text(f"target: JsonlIterableDataset\nparams: {{path: {tmp_path}/a.jsonl}}\n")
     with pytest.raises(ConfigError, match=r"one\.yaml describes a JsonlIterableDataset; make it"):
         zindex.stream_loader(path, 4)
+
+
+def test_datasets_and_lists_are_no_stream(tmp_path: Path) -> None:
+    for given in (Items("a", 4), [Items("a", 4)]):
+        kind = type(given).__name__
+        with pytest.raises(ConfigError, match=f"YAML file of one, got a {kind}; make it the only"):
+            zindex.stream_loader(given, 4)
+
+
+def test_objects_of_a_file_are_given_to_the_loader(tmp_path: Path) -> None:
+    path = tmp_path / "mix.yaml"
+    path.write_text(
+        "target: MergedDataset\nparams:\n  cyclic: false\n"
+        "  datasets: ['${dynamic_objs:items}', {target: my.Items, params: {name: b, size: 2}}]\n"
+    )
+    loader = zindex.stream_loader(
+        path, 8, dynamic_objs={"items": Items("a", 3)}, targets={"my.Items": Items}
+    )
+    assert [len(batch) for batch in loader] == [5]

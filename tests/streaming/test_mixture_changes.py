@@ -282,7 +282,7 @@ def test_a_file_that_is_shorter_is_named(folder: Path) -> None:
     run = Run(mix(texts(folder)), 1, 0)
     run.advance(10)
     write(folder, "a", 39)
-    with pytest.raises(StateMismatchError, match=r"Of its files a\.jsonl is shorter than before"):
+    with pytest.raises(StateMismatchError, match=r"of its files a\.jsonl is shorter than before"):
         Run(mix(texts(folder)), 1, 0, run.merged_states())
 
 
@@ -297,7 +297,7 @@ def test_states_of_earlier_versions_have_numbers_of_files(folder: Path) -> None:
     assert run.ids() + rest.ids() == lines(a=40, b=40)
     (folder / "c.jsonl").unlink()
     (folder / "b.jsonl").unlink()
-    with pytest.raises(StateMismatchError, match="Of its files only 1 of 2 files are there"):
+    with pytest.raises(StateMismatchError, match="of its files only 1 of 2 files are there"):
         Run(mix(texts(folder)), 1, 0, state)
 
 
@@ -418,3 +418,18 @@ def test_a_mixture_is_reported_by_the_first_rank_only(
             dataset.set_data_parallel(3, rank)
             dataset.set_dataloader_states(state)
     assert len(caplog.records) == 1
+
+
+def test_a_state_of_another_process_function_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n" * 9)
+
+    def make(process_fn: Any, **settings: Any) -> MergedDataset:
+        texts: Any = JsonlIterableDataset(str(tmp_path), process_fn)
+        texts.name, texts.percent = "texts", 1
+        return MergedDataset([texts], **settings)
+
+    state = to_state(next(iter(make(None))))
+    with pytest.raises(StateMismatchError, match="made alike: its process_fn, or a setting such"):
+        make(iter).set_dataloader_states(state)
+    with pytest.raises(StateMismatchError, match=r"it is of \[.*seed 0.*\], these are \[.*seed 5"):
+        make(None, seed=5).set_dataloader_states(state)

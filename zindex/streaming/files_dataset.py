@@ -81,6 +81,11 @@ class FilesDataset(IterableDataset[Sample]):
                 "process_fn must be a function from samples to samples, or None, got "
                 f"{type(process_fn).__name__}"
             )
+        if isinstance(process_fn, type) and any("__call__" in vars(c) for c in process_fn.__mro__):
+            raise ConfigError(
+                "process_fn must be a function from samples to samples, got the class "
+                f"{process_fn.__name__}; give an object of it, {process_fn.__name__}(...)"
+            )
         self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
         # Whether any sample can be skipped.

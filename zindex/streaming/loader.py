@@ -1,5 +1,6 @@
 """A loader of streams, which keeps the state of the delivered batches."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -216,6 +217,9 @@ def stream_loader(
     drop_last: bool = False,
     batch_from: BatchFrom = "mixture",
     variables: Mapping[str, Any] | None = None,
+    dynamic_objs: Mapping[str, Any] | None = None,
+    targets: Mapping[str, Any] | None = None,
+    allow_imports: Sequence[str] = (),
     state: State | Sequence[State] | None = None,
     **settings: Any,
 ) -> StreamLoader:
@@ -237,8 +241,8 @@ def stream_loader(
     batch_from
         ``"source"``: all samples of a batch are of one source, and the percents are those of
         batches. At the end of a finite source a batch is shorter.
-    variables
-        Variables of the YAML file.
+    variables, dynamic_objs, targets, allow_imports
+        Of the YAML file; see `instantiate_from_yaml`.
     state
         Resume from this state; see `StreamLoader.load_state_dict`.
     settings
@@ -271,12 +275,23 @@ def stream_loader(
     if not isinstance(mixture, MergedDataset):
         from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 
-        path, mixture = mixture, instantiate_from_yaml(mixture, variables or {})
-        if not isinstance(mixture, MergedDataset):
-            raise ConfigError(
-                f"a stream must be a MergedDataset, {path} describes a {type(mixture).__name__}; "
-                "make it the only one of the datasets of a MergedDataset, with a name and a percent"
+        made, is_file = mixture, isinstance(mixture, str | os.PathLike)
+        if is_file:
+            made = instantiate_from_yaml(
+                mixture,
+                variables or {},
+                dynamic_objs or {},
+                targets=targets or {},
+                allow_imports=allow_imports,
             )
+        if not isinstance(made, MergedDataset):
+            given = f"{mixture} describes" if is_file else "got"
+            raise ConfigError(
+                f"a stream must be a MergedDataset, or the path of a YAML file of one, {given} a "
+                f"{type(made).__name__}; make it the only one of the datasets of a MergedDataset, "
+                "with a name and a percent"
+            )
+        mixture = made
     return StreamLoader(
         mixture,
         batch_size,
