@@ -284,14 +284,14 @@ def main() -> int:
         f"\nThe loss fell from {losses[0]:.3f} to {end:.3f} in {len(losses)} steps "
         f"({valid:.3f} on held-out documents); {time.monotonic() - start:.0f} s in all."
     )
-    if end > 0.8 * losses[0]:
-        print("Error: the loss must fall by at least a fifth; train for more --steps")
-        return 1
     try:
         write_guide_files(folder / "guides")
         print(f"The commands of the guides run in {folder / 'guides'}.")
     except ImportError as error:
         print(f"No files for the guides ({error}); install zindex[quickstart]")
+    if end > 0.8 * losses[0]:
+        print("Error: the loss must fall by at least a fifth; train for more --steps")
+        return 1
     print(f"The results are in {folder}; the README has the next steps.")
     return 0
 

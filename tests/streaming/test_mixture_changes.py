@@ -420,6 +420,19 @@ def test_a_mixture_is_reported_by_the_first_rank_only(
     assert len(caplog.records) == 1
 
 
+class Identical:
+    """A process function with a setting."""
+
+    def __init__(self, setting: str) -> None:
+        self.setting = setting
+
+    def fingerprint(self) -> str:
+        return self.setting
+
+    def __call__(self, samples: Any) -> Any:
+        return samples
+
+
 def test_a_state_of_another_process_function_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}\n" * 9)
 
@@ -428,8 +441,8 @@ def test_a_state_of_another_process_function_says_so(tmp_path: Path) -> None:
         texts.name, texts.percent = "texts", 1
         return MergedDataset([texts], **settings)
 
-    state = to_state(next(iter(make(None))))
+    state = to_state(next(iter(make(Identical("64")))))
     with pytest.raises(StateMismatchError, match="made alike: its process_fn, or a setting such"):
-        make(iter).set_dataloader_states(state)
+        make(Identical("32")).set_dataloader_states(state)
     with pytest.raises(StateMismatchError, match=r"it is of \[.*seed 0.*\], these are \[.*seed 5"):
-        make(None, seed=5).set_dataloader_states(state)
+        make(Identical("64"), seed=5).set_dataloader_states(state)
