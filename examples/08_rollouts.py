@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from zindex.growing.eviction import find_unused, remove_unused
 from zindex.keyed import (
     GrowingDataset,
     GrowingWriter,
@@ -34,7 +35,6 @@ from zindex.keyed import (
     open_growing,
     release,
 )
-from zindex.keyed.growing.eviction import find_unused, remove_unused
 
 quickstart = import_module("01_quickstart")  # in the same folder
 

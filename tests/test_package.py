@@ -2,6 +2,8 @@
 
 import ast
 import json
+import re
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -42,6 +44,17 @@ def test_imports_stay_light(statement: str, absent: set[str]) -> None:
     loaded = modules_after(statement)
     assert "zindex" in loaded
     assert not absent & loaded
+
+
+def test_the_layers_are_those_of_the_guide() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [name.removeprefix("zindex.") for name in settings["contracts"][0]["layers"]]
+    table = re.findall(r"^\| (`.+`) \| ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rooms = [re.findall(r"`([\w.]+)`", row) for row in table]
+    listed = [name.removesuffix(".py") for row in rooms for name in row]
+    assert listed[listed.index("cli") :] == layers
+    folders = {path.parent.name for path in ROOT.glob("zindex/*/__init__.py")}
+    assert folders <= {*layers}
 
 
 @pytest.mark.parametrize("name", zindex.__all__)

@@ -315,7 +315,7 @@ def join_path(folder: str, path: str) -> str:
 
 
 def _parse_split(value: Any) -> Any:
-    """Return a list of shares, such as ``[99, 1, 0]``, as the text that it stands for."""
+    """Return a list of shares, such as ``[99, 1, 0]``, as the equivalent text."""
     if not isinstance(value, list):
         return value
     if not all(isinstance(share, int | float) and not isinstance(share, bool) for share in value):

@@ -24,13 +24,13 @@ import numpy as np
 from tests.benchmarks.record import Record, Table, show
 from tests.benchmarks.turns import make_parser
 from tests.cloud.servers import free_port, moto_server, wait_for_port
+from zindex.growing.compaction import compact
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.homes import store_path
+from zindex.growing.writer import GrowingWriter
 from zindex.io import object_calls
 from zindex.keyed import DatasetFactory
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.dataset import GrowingDataset
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.homes import store_path
-from zindex.keyed.growing.writer import GrowingWriter
+from zindex.keyed.growing_dataset import GrowingDataset
 
 AT_ONCE, FILES, COMPACTED = "written at once", "growing, small files", "growing, compacted"
 BATCH = 64

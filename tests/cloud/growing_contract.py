@@ -5,14 +5,14 @@ from threading import Thread
 
 from tests.cli.commands import succeed
 from tests.cloud.servers import Bucket
-from tests.keyed.growing.rollouts import grow, numbers_of, rollout
+from tests.growing.rollouts import grow, numbers_of, rollout
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import evict, find_unused, remove_unused
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.inspection import verify_growing
+from zindex.growing.writer import GrowingWriter, append
 from zindex.keyed import DatasetFactory
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.dataset import GrowingDataset, growing_loader
-from zindex.keyed.growing.eviction import evict, find_unused, remove_unused
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.inspection import verify_growing
-from zindex.keyed.growing.writer import GrowingWriter, append
+from zindex.keyed.growing_dataset import GrowingDataset, growing_loader
 
 
 def write(store: str, worker: int) -> None:

@@ -79,7 +79,7 @@ def test_a_process_that_is_stopped_is_replaced(role: str) -> None:
         wait_for(is_replaced, f"another {role} starts")
         wait_for(lambda: works(cluster.client), "the client works")
         (log,) = (cluster.folder / "logs").glob(f"{role}*.log")
-        assert f"the {role} gave no sign of life; it is replaced" in log.read_text()
+        assert f"the {role} sent no heartbeat; it is replaced" in log.read_text()
         assert find_members()["node"] == members["node"]
 
 

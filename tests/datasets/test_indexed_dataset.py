@@ -341,13 +341,13 @@ class TestBuilder:
             (lambda b: b.add_document([1, 2, 3], [2, 2]), "given, 3, but for .* add up to 4;"),
             (lambda b: b.add_document([1, 2, 3], []), "given, 3, but for .* add up to 0;"),
             (lambda b: b.add_document([1], [2, -1]), "but entry 1 of this block is -1"),
-            (lambda b: b.add_document([1, 2], [1, 1], [5]), "2 sequences .* but 1 modes came"),
+            (lambda b: b.add_document([1, 2], [1, 1], [5]), "2 sequences .* but there are 1;"),
             (lambda b: b.add_document([1], [1], [128]), "entry 0 of this block is 128"),
             (lambda b: b.add_item([70000]), "must fit uint16, but value 70000"),
             (lambda b: b.add_item(torch.tensor([1, -5])), "value -5 at position 1"),
             (lambda b: b.add_documents([[1], [2, 65536]]), "value 65536"),
             (lambda b: b.add_documents([[1]], eod_token=65536), "eod_token.*value 65536"),
-            (lambda b: b.add_documents([[1], [2]], [1]), "2 documents .* but 1 modes came"),
+            (lambda b: b.add_documents([[1], [2]], [1]), "2 documents .* but there are 1;"),
         ],
     )
     def test_refused_calls_write_nothing(

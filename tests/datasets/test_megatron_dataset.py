@@ -106,7 +106,7 @@ def test_unambiguous_pad(special: dict[str, Any], allow: bool, pad: int) -> None
     ],
 )
 @pytest.mark.parametrize(
-    ("allow", "pad", "told"), [(False, -1, "-1 stands for padding"), (True, 7, "masked out")]
+    ("allow", "pad", "told"), [(False, -1, "-1 marks padding"), (True, 7, "masked out")]
 )
 def test_ambiguous_pad(special: dict[str, Any], allow: bool, pad: int, told: str) -> None:
     tokenizer = SimpleNamespace(unique_identifiers={}, pad=7, **special)

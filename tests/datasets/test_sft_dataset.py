@@ -339,7 +339,7 @@ def test_targets_must_be_as_many() -> None:
         def tokenize_conversation(self, *args: Any, **settings: Any) -> Any:
             return [1, 2], [1]
 
-    with pytest.raises(ConfigError, match="a target for each token, it gives 1 for 2; mend it"):
+    with pytest.raises(ConfigError, match="a target for each token, it gives 1 for 2; fix it"):
         open_dataset([[{"role": "user", "content": "a"}]], tokenizer=Short())[0]
 
 

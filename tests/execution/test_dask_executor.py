@@ -152,7 +152,7 @@ class TestLostScheduler:
         assert re.fullmatch(
             rf"the Dask scheduler at {processes.address} must be there while a build runs, it was "
             r"lost and not found again within \d s; finished shards stay on disk, and the same "
-            r"build goes on from there once .* are started \(Client\(timeout=\.\.\.\) waits .*\)",
+            r"build resumes from them once .* are started \(Client\(timeout=\.\.\.\) waits .*\)",
             str(caught.value),
         )
         assert caught.value.__notes__ == ["in task five"]

@@ -112,7 +112,7 @@ def test_errors_come_back_with_the_name_of_the_task() -> None:
 
 
 def test_a_process_that_dies_is_told_of() -> None:
-    with pytest.raises(ClusterLostError, match="a process of this machine died over its task"):
+    with pytest.raises(ClusterLostError, match="a process of this machine ended during its task"):
         run(die)
 
 

@@ -318,7 +318,7 @@ class TestWriter:
         [
             ([2**31], [0, 1], None, r"within \[0, 2147483647\], but entry 0 .* is 2147483648"),
             ([3, -1], [0, 2], None, r"but entry 1 of this block is -1"),
-            ([1.5], [0, 1], None, r"whole numbers, but came with shape \(1,\) and dtype float64"),
+            ([1.5], [0, 1], None, r"whole numbers, got shape \(1,\) and dtype float64"),
             ([[1, 2]], [0, 2], None, r"shape \(1, 2\)"),
             ([1, 2], [0, 2], [1], r"one mode for each of 2 sequences, but got 1 modes"),
             ([1, 2], [0, 2], [1, 128], r"within \[-128, 127\], but entry 1 .* is 128"),
@@ -354,8 +354,8 @@ class TestWriter:
     @pytest.mark.parametrize(
         ("sequences", "entries", "message"),
         [
-            ([1, 2, 3], [0, 2], r"announced with 2 sequences, but 3 came"),
-            ([1, 2], [0, 1, 2], r"announced with 2 document indices, but 3 came"),
+            ([1, 2, 3], [0, 2], r"announced with 2 sequences, but 3 were written"),
+            ([1, 2], [0, 1, 2], r"announced with 2 document indices, but 3 were written"),
             ([1], [0, 2], r"must get 2 sequences .*, but got 1 and 2, the last 2"),
             ([1, 2], [0], r"but got 2 and 1, the last 0"),
         ],
@@ -374,7 +374,7 @@ class TestWriter:
     def test_modes_must_come_as_announced(
         self, tmp_path: Path, has_modes: bool, modes: list[int] | None
     ) -> None:
-        message = rf"with {'one' if has_modes else 'no'} mode, but {len(modes or ())} modes came"
+        message = rf"have {'one' if has_modes else 'no'} mode, but there are {len(modes or ())} for"
         counts = {"num_sequences": 2, "num_documents": 1}
         with pytest.raises(SourceError, match=message):
             write_index_blocks(

@@ -30,15 +30,15 @@ from tests.harnesses.interception import CLIENT, intercepted
 from tests.harnesses.running import report, run_trials
 from tests.killing import exit_code, fork, kill_process
 from zindex.errors import NotReadyError
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.dataset import GrowingDataset, growing_loader
-from zindex.keyed.growing.eviction import evict, find_unused, remove_unused
-from zindex.keyed.growing.growing_log import GrowingLog, is_growing
-from zindex.keyed.growing.history import History, parse_entry
-from zindex.keyed.growing.inspection import verify_growing
-from zindex.keyed.growing.rounds import Round, RoundJournal, RoundRules
-from zindex.keyed.growing.store import GrowingStore
-from zindex.keyed.growing.writer import append
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import evict, find_unused, remove_unused
+from zindex.growing.growing_log import GrowingLog, is_growing
+from zindex.growing.history import History, parse_entry
+from zindex.growing.inspection import verify_growing
+from zindex.growing.rounds import Round, RoundJournal, RoundRules
+from zindex.growing.writer import append
+from zindex.keyed.growing_dataset import GrowingDataset, growing_loader
+from zindex.keyed.growing_store import GrowingStore
 
 Record = dict[str, Any]
 _PATIENCE = 0.1

@@ -11,13 +11,13 @@ from tests.harnesses.running import time_limit
 from zindex.cli.commands import _read_identifiers
 from zindex.config import load_config
 from zindex.datasets.mock_conversations import _read_lengths
-from zindex.datasets.text_tokenizers import read_metadata
 from zindex.errors import ZindexError
 from zindex.formats.keyed.h5_file import read_h5_shards
 from zindex.megatron.prepare import parse_arguments
 from zindex.streaming.configuration.yaml_tree import read_tree
 from zindex.text.chat_template import open_template
 from zindex.text.tokenizer_settings import TokenizerSettings, read_tokenizer_settings
+from zindex.text.tokenizers.megatron_metadata import read_metadata
 from zindex.text.tokenizers.open_tokenizer import open_text_tokenizer
 
 

@@ -116,6 +116,6 @@ def test_tokens_that_are_not_there_are_refused(
     """Offsets of the source that name more tokens than its lengths hold."""
     plan, source = plan_index(prefix, sequence_length=4, order="scalable", stored="minimal")
     monkeypatch.setattr(building_samples, "find_shard", lambda root, rows: np.full(12, 1, np.int32))
-    message = r"corpus must hold the tokens that its offsets name, boundary 3 lies beyond its last"
+    message = r"corpus must hold the tokens that its offsets name, boundary 3 is beyond its last"
     with pytest.raises(VerificationError, match=message):
         IndexTasks(plan, tmp_path, source).compute_boundaries(0, [0], 0, plan.num_samples + 1)

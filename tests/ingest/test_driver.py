@@ -202,7 +202,7 @@ def test_one_that_still_runs_finds_out(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(partitions, "read_partition", meanwhile)
     with pytest.raises(
         FingerprintMismatchError,
-        match="s must be one import's alone, another one has begun there meanwhile; what differs: ",
+        match="s must have one import at a time, another one has begun there; what differs: ",
     ):
         import_records(first, tmp_path / "s", client=SerialExecutor())
     # One that has finished already is not harmed, and what the slower one left does no harm.

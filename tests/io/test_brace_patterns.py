@@ -1,4 +1,4 @@
-"""Brace patterns: what they stand for, and that none is a bomb."""
+"""Brace patterns: what they expand to, and that none is a bomb."""
 
 import pytest
 
@@ -32,11 +32,11 @@ def test_names(text: str, names: list[str]) -> None:
     [
         (
             "{1..999999999}.tar",
-            "at most 1,000,000 files, '{1..999999999}.tar' stands for 999,999,9",
+            "at most 1,000,000 files, '{1..999999999}.tar' expands to 999,999,9",
         ),
-        ("{1..1000}" * 7, "stands for 1,000,000,000,000,000,000,000; name their folder"),
-        ("{a,b}" * 21, "stands for 2,097,152"),
-        ("{0..999999999999999999}", "stands for 1,000,000,000,000,000,000"),
+        ("{1..1000}" * 7, "expands to 1,000,000,000,000,000,000,000; name their folder"),
+        ("{a,b}" * 21, "expands to 2,097,152"),
+        ("{0..999999999999999999}", "expands to 1,000,000,000,000,000,000"),
         ("{" * 3000, "must be nested at most 8 deep"),
         ("{a,{b" * 50, "must be nested at most 8 deep"),
         ("a{b,c", r"must close the braces that it opens, got 'a\{b,c'"),

@@ -119,7 +119,7 @@ def test_schemes_that_are_refused(path: str, scheme: str, tmp_path: Path) -> Non
         (None, None, ConfigError, "a path must be text or a list of texts, got None"),
         ("", "folder*0", ConfigError, "must be read 1 to 10,000 times, got 'folder\\*0'"),
         ("", "folder*99999", ConfigError, "must be read 1 to 10,000 times"),
-        ("{1..99999999}.tar", None, ConfigError, "stands for 99,999,999"),
+        ("{1..99999999}.tar", None, ConfigError, "expands to 99,999,999"),
     ],
 )
 def test_paths_that_are_refused(

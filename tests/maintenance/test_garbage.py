@@ -14,7 +14,7 @@ from tests.cli.commands import fail, succeed
 from tests.conftest import WriteCorpus
 from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
 from zindex.errors import StoreUnreadableError
-from zindex.keyed.growing import growing_log
+from zindex.growing import growing_log
 from zindex.maintenance.garbage import find_garbage
 from zindex.store.commit import begin_store
 

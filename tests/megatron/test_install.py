@@ -138,8 +138,8 @@ def test_names_of_another_megatron_come_from_there(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "cannot import name 'nothing' from 'zindex.datasets.helpers'" in done.stdout
     assert (
-        "megatron.core.datasets.utils.NewerThanAny comes from Megatron itself: zindex has nothing "
-        "of this name" in done.stderr
+        "megatron.core.datasets.utils.NewerThanAny is Megatron's own: zindex has no such name"
+        in done.stderr
     )
 
 

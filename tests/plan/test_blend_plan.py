@@ -199,7 +199,7 @@ def test_settings_that_are_refused(
     ],
 )
 def test_weights_that_are_refused(weights: list[float], got: str) -> None:
-    message = f"must be positive numbers, beside each other too, got {got}; leave that dataset out"
+    message = f"positive numbers, also relative to each other, got {got}; leave that dataset out"
     with pytest.raises(PlanError, match=re.escape(message)):
         BlendPlan.weighted(weights, 10, split="train")
 

@@ -65,10 +65,10 @@ def test_the_houses_example() -> None:
             60,
             True,
             "needs 20 samples of train from 'set1' but 4 epochs give 5; raise max_epochs to 13.5 "
-            "or lower its weight to 0.18; so it is with 1 more",  # 5 / 55 * 2
+            "or lower its weight to 0.18; the same holds for 1 more",  # 5 / 55 * 2
         ),
         # The smallest of what every limit allows: 20 and 10.
-        ([TEN, FIVE], [0.5, 0.5], 60, False, "lower samples.train to 10; so it is with 1 more"),
+        ([TEN, FIVE], [0.5, 0.5], 60, False, "samples.train to 10; the same holds for 1 more"),
         # Less than a sample.
         (
             [(0.25, 3)],

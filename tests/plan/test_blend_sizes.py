@@ -124,7 +124,7 @@ def test_weights_need_samples_of_train() -> None:
 
 def test_a_weight_that_vanishes_is_refused() -> None:
     asked = request("weight", (1e-320, 1e300), samples={"train": 10})
-    with pytest.raises(PlanError, match=r"that of 'a' is 0 beside the others; set it to 0"):
+    with pytest.raises(PlanError, match=r"that of 'a' is 0 relative to the others; set it to 0"):
         resolve_blend(asked, "train")
 
 
@@ -172,7 +172,7 @@ def test_budgets_of_a_given_size_beyond_the_epochs() -> None:
     assert resolve(asked).counts == (60, 20)
     message = (
         "blend needs 63 samples of train from 'a' but 3 epochs give 60; raise max_epochs to 3.13 "
-        "or lower samples.train to 80; so it is with 1 more"
+        "or lower samples.train to 80; the same holds for 1 more"
     )
     with pytest.raises(PlanError, match=re.escape(message)):
         resolve(replace(asked, samples={"train": 84}))

@@ -72,3 +72,13 @@ def test_a_failed_read_is_repeated() -> None:
     with pytest.raises(OSError, match="unplugged"):
         samples[:1]
     assert whole(samples) == SAMPLES[:3]
+
+
+def test_memory_is_used_again_unless_a_sample_refers_to_it() -> None:
+    samples, _ = open_blocks([(0, 6)], [*range(6)])
+    expected, views = whole(samples), samples[:]
+    del samples
+    again, _ = open_blocks([(3, 6)], [0, 1, 2])
+    assert whole(again) == expected[3:]
+    assert [(number, row, bytes(view)) for number, row, view in views] == expected
+    assert [*map(bytes, again[np.array([2, 0])].contents)] == [b"zzz", b"x"]

@@ -287,7 +287,9 @@ def test_a_damaged_shard_without_a_plan_is_named_and_left_alone(root: Path) -> N
 @pytest.mark.parametrize("inner", ["x", "c/x"])
 def test_a_store_inside_a_store_is_refused(root: Path, inner: str) -> None:
     build_arrays(root, ARRAYS)
-    with pytest.raises(FingerprintMismatchError, match=f"must not lie in another store, {root} is"):
+    with pytest.raises(
+        FingerprintMismatchError, match=f"must not be inside another store, {root} is"
+    ):
         begin_store(plan_arrays(root / inner, ARRAYS))
     assert not (root / inner).exists()
 

@@ -128,9 +128,13 @@ def test_the_message_says_whether_somebody_builds(plan: StorePlan, clock: Clock)
     begin_store(plan)
     plan_file = plan.root / "_zindex/plan.json"
     clock.work = [lambda: os.utime(plan_file, ns=(7, 7))]
-    with pytest.raises(NotReadyError, match="its build goes on; wait longer, with a larger follow"):
+    with pytest.raises(
+        NotReadyError, match="its build continues; wait longer, with a larger follow"
+    ):
         follow_plan(plan, 30)["one"][0]
-    with pytest.raises(NotReadyError, match="nobody seems to build it any more; start the builder"):
+    with pytest.raises(
+        NotReadyError, match="no process seems to build it any more; start the builder"
+    ):
         follow_plan(plan, 30)["one"][0]
 
 

@@ -48,7 +48,7 @@ def test_invalid_values_are_found(
     assert re.search(f"{shown}.* in record 1 of", found.problem)
     printed = commands.invoke("verify", store.root)
     assert printed.exit_code == 1
-    assert "1 with invalid values; mend the source and make them again" in printed.output
+    assert "1 with invalid values; fix the source and make them again" in printed.output
 
 
 def test_ids_are_checked_against_the_vocabulary(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def test_records_do_not_depend_on_partitions_or_batches(
 
 def test_damaged_objects() -> None:
     rows = [{"prompt": "q", "completion": "a"}, {"nothing": 1}, {"text": "x"}]
-    message = r"this one has \['nothing'\]; say .*, in record '0/1' of a; mend it, or leave out su"
+    message = r"this one has \['nothing'\]; say .*, in record '0/1' of a; fix it, or leave out su"
     with pytest.raises(SourceError, match=message):
         make(rows, "sft", end_id=END)
     records = open_records([rows], "sft", end_id=END, skip=True)
@@ -354,7 +354,7 @@ def test_invalid_texts(train_type: Any, make_row: Any, bad: str) -> None:
             assert [record["__key__"] for record in records.read_part(0)] == ["0/0", "0/2"]
             assert records.num_skipped == 1
             continue
-        message = r"(lone surrogates|special tokens).*, in record '0/1' of a; mend it"
+        message = r"(lone surrogates|special tokens).*, in record '0/1' of a; fix it"
         with pytest.raises(SourceError, match=message):
             list(records.read_part(0))
     if bad.isascii():  # by default it is parsed

@@ -319,8 +319,8 @@ def verify(paths: tuple[str, ...], key: str | None) -> tuple[dict[str, Any], str
     blends of the run. Prints one line per damaged file and exits with 1 if there are any.
     """
     from zindex.execution.progress import open_progress
+    from zindex.growing.inspection import find_all, verify_growing
     from zindex.inspection.tables.store_lines import describe_reports
-    from zindex.keyed.growing.inspection import find_all, verify_growing
     from zindex.store.verify import verify_store
 
     growing, stores = find_all(paths)

@@ -260,7 +260,7 @@ def export(
 
 def _is_keyed(store: str) -> bool:
     """Return whether a path holds a store of records; the export reports other problems."""
-    from zindex.keyed.growing.growing_log import is_growing
+    from zindex.growing.growing_log import is_growing
     from zindex.store.open import open_store
     from zindex.store.records import KIND
 

@@ -140,8 +140,8 @@ def compact_command(
     """
     import time
 
-    from zindex.keyed.growing.compaction import compact
-    from zindex.keyed.growing.eviction import evict
+    from zindex.growing.compaction import compact
+    from zindex.growing.eviction import evict
 
     while True:
         evicted = None if keep_versions is None else evict(store, keep_versions=keep_versions)
@@ -183,9 +183,9 @@ def collect(
     stores that none of the given runs uses. FOLDER may also be a growing store, in which they are
     compacted files, and evicted generations that no reader can reach.
     """
+    from zindex.growing.eviction import find_unused, remove_unused
+    from zindex.growing.growing_log import is_growing
     from zindex.inspection.tables.formatting import format_nbytes
-    from zindex.keyed.growing.eviction import find_unused, remove_unused
-    from zindex.keyed.growing.growing_log import is_growing
     from zindex.maintenance.garbage import find_garbage, remove_garbage
 
     found: list[Any]

@@ -49,7 +49,7 @@ def make_certificate() -> Certificate:
     ConfigError
         If the package cryptography is not installed.
     """
-    remedy = "zindex[cluster], or give encryption='none' where nobody else can reach the network"
+    remedy = "zindex[cluster], or give encryption='none' where no one else can reach the network"
     x509 = need("cryptography.x509", "a cluster with TLS", remedy)
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -25,7 +25,9 @@ from zindex.cluster.settings import RETIRE_SECONDS, dask_settings
 from zindex.execution.executor import without_pages
 from zindex.execution.worker_tasks import die_with
 
-_CONNECT_SECONDS = 15
+# A worker has as many ticks to connect. On a busy node, where this process runs rarely, they take
+# longer.
+_CONNECT_TICKS, _TICK_SECONDS = 150, 0.1
 # Heartbeat interval in seconds.
 _ALIVE_SECONDS = 1.0
 
@@ -69,10 +71,8 @@ async def run_worker(settings: dict[str, Any]) -> None:
         resources={"index": settings["threads"]},
         host=LOOPBACK if is_loopback(peer) else address_towards(peer),
         security=make_security(rendezvous.tls_folder),
-        # The address may belong to an earlier cluster: after this timeout the process restarts and
-        # reads it again.
-        death_timeout=_CONNECT_SECONDS,
     )
+    await connect(worker, facts["address"])
     async with worker:
         print(f"worker {worker.name} at {worker.address}", flush=True)
         retiring: list[asyncio.Task[None]] = []
@@ -80,6 +80,25 @@ async def run_worker(settings: dict[str, Any]) -> None:
             signal.SIGTERM, lambda: retiring.append(asyncio.create_task(retire(worker)))
         )
         await worker.finished()
+
+
+async def connect(worker: Any, address: str) -> None:
+    """Connect a worker to its scheduler.
+
+    Raises
+    ------
+    TimeoutError
+        If no scheduler answers: the address may belong to an earlier cluster. The process restarts
+        and reads it again.
+    """
+    starting = asyncio.ensure_future(worker.start())
+    for _ in range(_CONNECT_TICKS):
+        await asyncio.wait([starting], timeout=_TICK_SECONDS)
+        if starting.done():
+            await starting
+            return
+    starting.cancel()
+    raise TimeoutError(f"no scheduler answers worker {worker.name} at {address}")
 
 
 async def retire(worker: Any) -> None:

@@ -112,7 +112,7 @@ class _Member:
         if touched != self.seen[0] or now - last_check > _STOPPED_SECONDS:
             self.seen = touched, now
         elif now - self.seen[1] > self.settings["silent_seconds"]:
-            self.log_line(f"the {self.role} gave no sign of life; it is replaced")
+            self.log_line(f"the {self.role} sent no heartbeat; it is replaced")
             self.process.kill()
 
     def log_line(self, sentence: str) -> None:

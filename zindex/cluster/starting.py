@@ -60,7 +60,7 @@ def start_node(
     settings.is_tied_to_pipe = stack is not None
     with ExitStack() as opened:
         output = None if log is None else opened.enter_context(log.open("ab"))
-        # A terminal interrupt goes to this process, which then ends the node.
+        # This process receives the terminal's interrupts, and then ends the node.
         node = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
         )
@@ -183,7 +183,7 @@ def _leave_node(node: Node, retires: bool, kind: object, error: object, _: objec
 def _end_node(node: Node, *, retires: bool) -> None:
     """Close the pipe that keeps a node alive, and wait until it ends.
 
-    With ``retires`` its worker first transfers its results to others: the scheduler goes on.
+    With ``retires`` its worker first transfers its results to others; the scheduler continues.
     """
     assert node.stdin is not None
     if retires:

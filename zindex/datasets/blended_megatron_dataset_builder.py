@@ -21,7 +21,7 @@ from zindex.datasets.megatron_dataset import LowLevelDataset, MegatronDataset
 from zindex.datasets.rank_requests import describe_splits
 from zindex.datasets.ranks import collect, open_builds, open_step
 from zindex.datasets.sample_dataset import has_fewer, overrides
-from zindex.datasets.utils import Split, is_distributed, log_single_rank
+from zindex.datasets.utils import Split, log_single_rank
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
 from zindex.errors import ConfigError, PlanError, StoreError, ZindexError
 from zindex.formats.megatron_cache import describe
@@ -31,6 +31,7 @@ from zindex.io.system_errors import reason_of
 from zindex.maintenance.megatron_caches import list_caches
 from zindex.plan.blend_plan import BlendPlan
 from zindex.plan.split import Bookends, split_range
+from zindex.samples.collectives import is_distributed
 from zindex.samples.lengths import is_stored
 from zindex.text.kept_tokenizer import check_stores
 
@@ -455,7 +456,7 @@ def _explain(cls: Any, config: Any) -> Iterator[None]:
         raise
     except OSError as error:
         folder = getattr(config, "path_to_cache", None)
-        place = "beside the data" if folder is None else os.fspath(folder)
+        place = "next to the data" if folder is None else os.fspath(folder)
         raise StoreError(
             f"{name} must be able to read its data and to write its indices {place}, the file "
             f"system refuses {error.filename or 'it'}: {reason_of(error)}; set path_to_cache "

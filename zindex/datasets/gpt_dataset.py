@@ -28,14 +28,13 @@ from zindex.maintenance.cache_checks import check_index
 from zindex.maintenance.megatron_caches import MegatronCache
 from zindex.plan.epochs import EpochPlan, plan_epochs
 from zindex.plan.index_plan import IndexPlan
-from zindex.samples.batch import Item, Sample, SampleBatch, resolve_positions
-from zindex.samples.gpt import make_batch, read_texts
+from zindex.samples.batch import SampleBatch, resolve_positions
+from zindex.samples.gpt import make_batch, make_plain_item, read_texts
 from zindex.samples.lengths import count_span, memory_facts
 from zindex.samples.masks import (
     _get_ltor_masks_and_position_ids as _get_ltor_masks_and_position_ids,
 )
-from zindex.samples.masks import causal_mask
-from zindex.samples.tensors import TextSettings, check_ids, make_text_tensors, pad_texts
+from zindex.samples.tensors import make_text_tensors, pad_texts
 from zindex.samples.texts import IndexedText, Texts
 
 # Megatron Core's names, for its callers.
@@ -174,7 +173,7 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
                 found = resolve_positions([idx], len(self), self._where)
                 return self._make_together(self._request(*found), share_mask=True)[0]
             if settings.is_plain:
-                return _make_plain_item(text, settings, is_padding=idx is None)
+                return make_plain_item(text, settings, is_padding=idx is None)
         elif self.config.inter_document_masking or self.config.with_provenance:
             raise ConfigError(
                 "inter_document_masking and with_provenance need the items of GPTDataset itself, "
@@ -345,27 +344,6 @@ class GPTDataset(TextDataset[index_arrays.IndexArrays]):
 
 
 _QUERY = GPTDataset._query_document_sample_shuffle_indices
-
-
-def _make_plain_item(text: Int64Array, settings: TextSettings, *, is_padding: bool) -> Item:
-    """Return the item of a full sample whose tensors depend on its tokens only through padding.
-
-    Uses numpy, at a fraction of the cost of torch's operations on so few values.
-    """
-    length, num_labels = settings.sequence_length, len(text) - 1
-    is_text = text != settings.pad
-    text *= is_text
-    labels, loss_mask = np.zeros(length, np.int64), np.zeros(length, np.float32)
-    labels[:num_labels] = text[1:]  # without an extra token, the last one predicts nothing
-    if not is_padding:
-        loss_mask[:num_labels] = is_text[1:]
-    check_ids(text[:length], labels, settings.num_ids)
-    item = {"tokens": torch.from_numpy(text[:length]), "labels": torch.from_numpy(labels)}
-    if settings.has_masks:
-        item["attention_mask"] = causal_mask(length, torch.device("cpu"))
-    item["loss_mask"] = torch.from_numpy(loss_mask)
-    item["position_ids"] = torch.from_numpy(np.arange(length))
-    return Sample(item)
 
 
 class MockGPTDataset(GPTDataset):

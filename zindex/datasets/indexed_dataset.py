@@ -338,8 +338,8 @@ class IndexedDatasetBuilder(PairWriter):
         check_whole("chunk_size", chunk_size, 1)
         if modes is not None and len(modes) != len(documents):
             raise SourceError(
-                f"each of the {len(documents)} documents must come with one mode, but "
-                f"{len(modes)} modes came; give one for each document"
+                f"each of the {len(documents)} documents must have one mode, but "
+                f"there are {len(modes)}; give one for each document"
             )
         for start in range(0, len(documents), chunk_size):
             span = slice(start, start + chunk_size)

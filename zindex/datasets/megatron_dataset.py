@@ -202,7 +202,7 @@ def _resolve_pad(tokenizer: Any, *, allow_ambiguous: bool) -> int:
     if allow_ambiguous:
         then = "each of them is masked out as padding, since allow_ambiguous_pad_tokens is set"
     else:
-        then = f"{_PAD_TOKEN_ID} stands for padding, and pad tokens in the data count as others"
+        then = f"{_PAD_TOKEN_ID} marks padding, and pad tokens in the data count as others"
     text = (
         f"the pad token must have an id of its own, got {pad}, which is another special token too: "
         f"{then}; give the tokenizer a pad token that nothing else uses"

@@ -98,7 +98,7 @@ class MockSFTLowLevelDataset:
             raise ConfigError(
                 f"made-up conversations of mode {self.mode!r} need {', '.join(names)}, "
                 f"{', '.join(missing) or 'none'} missing, {', '.join(unknown) or 'none'} unknown; "
-                "mend the JSON of the mock dataset"
+                "fix the JSON of the mock dataset"
             )
         ranges = {"min_seq_len": 1, "mean_seq_len": 1, "lognormal_sigma": 0, "vocab_size": 1}
         given = self._settings | {"vocab_size": 1 if self.vocab_size is None else self.vocab_size}
@@ -107,7 +107,7 @@ class MockSFTLowLevelDataset:
             if not isinstance(value, Real) or not lowest <= value < math.inf:
                 raise ConfigError(
                     f"{name} of made-up conversations must be a number of at least {lowest}, got "
-                    f"{value!r}; mend the JSON of the mock dataset"
+                    f"{value!r}; fix the JSON of the mock dataset"
                 )
 
     @cached_property
@@ -159,12 +159,12 @@ def _read_lengths(path: str | os.PathLike[str]) -> Int64Array:
         lengths = np.array([int(float(field)) for field in fields], np.int64)
     except (ValueError, OverflowError) as error:
         raise SourceError(
-            f"{os.fspath(path)} must hold lengths below a title, one a line, but {error}; mend it"
+            f"{os.fspath(path)} must hold lengths below a title, one a line, but {error}; fix it"
         ) from error
     if not lengths.size or lengths.min() < 1:
         raise SourceError(
             f"{os.fspath(path)} must hold lengths of 1 or more tokens below a title, got "
-            f"{lengths.min() if lengths.size else 'none'}; mend it"
+            f"{lengths.min() if lengths.size else 'none'}; fix it"
         )
     return lengths
 
@@ -185,7 +185,7 @@ def load_json_arg(spec: str | None) -> Any:
     except ValueError as error:
         what = f"the file {spec}" if is_file else repr(spec)
         raise ConfigError(
-            f"the setting must be JSON, or the path of a file of JSON, got {what}: {error}; mend it"
+            f"the setting must be JSON, or the path of a file of JSON, got {what}: {error}; fix it"
         ) from error
 
 

@@ -190,7 +190,7 @@ def find_storage(path: str, config: Any) -> ObjectStorageConfig | None:
         )
     if access in ("msc", "http", "https") and not config.path_to_cache:
         raise ConfigError(
-            f"path_to_cache must be given for {path}, beside which no index can be written, got "
+            f"path_to_cache must be given for {path}, next to which no index can be written, got "
             "None; name a directory that all nodes share, or a URL of s3, gs or az"
         )
     return ObjectStorageConfig(cache)

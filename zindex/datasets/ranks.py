@@ -14,10 +14,11 @@ from dataclasses import replace
 import torch
 
 from zindex.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
-from zindex.datasets.utils import current_rank, is_distributed
+from zindex.datasets.utils import current_rank
 from zindex.execution.rank_step import RankStep
 from zindex.indexing.coordination import Rank
 from zindex.indexing.ensure import BuildRequest, Builds, Receive
+from zindex.samples.collectives import is_distributed
 
 logger = logging.getLogger(__name__)
 

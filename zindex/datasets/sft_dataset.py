@@ -84,7 +84,7 @@ class SFTLowLevelDataset:
             return found
         raise SourceError(
             f"record {index} of {self.records.path} must have messages, a list of objects with "
-            f"role and content, got {str(messages)[:80]!r}; mend or remove it"
+            f"role and content, got {str(messages)[:80]!r}; fix or remove it"
         )
 
 
@@ -258,7 +258,7 @@ class SFTDataset(SampleDataset, MegatronDataset):
         if len(encoded.tokens) != len(encoded.targets):
             raise ConfigError(
                 f"{type(tokenizer).__name__}.tokenize_conversation must give a target for each "
-                f"token, it gives {len(encoded.targets)} for {len(encoded.tokens)}; mend it"
+                f"token, it gives {len(encoded.targets)} for {len(encoded.tokens)}; fix it"
             )
         return encoded
 

@@ -9,7 +9,7 @@ import torch
 
 from zindex.errors import ConfigError
 from zindex.plan.split import normalize as normalize
-from zindex.samples.collectives import is_distributed as is_distributed
+from zindex.samples.collectives import is_distributed
 
 #: Prefixes of a blend and their weights; None for the lengths of the datasets.
 Blend = tuple[list[str], list[float] | None]

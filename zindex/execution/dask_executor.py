@@ -45,7 +45,7 @@ _POLL_SECONDS, _LONG_POLL_SECONDS = 0.1, 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 # Reasons of cancellations that the build did not request.
 _LOST_REASONS = {"scheduler-connection-lost", "scheduler-restart", "lost dependencies"}
-_GO_ON = "finished shards stay on disk, and the same build goes on from there"
+_GO_ON = "finished shards stay on disk, and the same build resumes from them"
 
 
 class TaskOptions(TypedDict, total=False):

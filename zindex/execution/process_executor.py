@@ -66,10 +66,10 @@ class ProcessExecutor(SerialExecutor):
                 )
             except BrokenProcessPool as error:
                 raise ClusterLostError(
-                    "a process of this machine died over its task, perhaps for want of memory, or "
+                    "a process of this machine ended during its task, perhaps out of memory, or "
                     "could not start, since the calling script runs its work when it is imported: "
                     'put that below `if __name__ == "__main__":`; finished work stays, and the '
-                    "same call goes on from there"
+                    "same call resumes from there"
                 ) from error
             outcome: R = done.unpack(self.timeline)
         return outcome

@@ -90,8 +90,8 @@ class PairWriter:
             kept_modes = whole_numbers(np.atleast_1d(np.asarray(modes)), -128, 127, name)
         if kept_modes.size != kept.size:
             raise SourceError(
-                f"each of the {kept.size} sequences for {self.bin_path} must come with one mode, "
-                f"but {kept_modes.size} modes came; give one for each sequence"
+                f"each of the {kept.size} sequences for {self.bin_path} must have one mode, "
+                f"but there are {kept_modes.size}; give one for each sequence"
             )
         try:
             self.data_file.write(tokens.view(np.uint8).data if tokens.size else b"")
@@ -252,12 +252,12 @@ def convert_tokens(values: Any, dtype: DTypeLike, *, owner: str) -> AnyArray:
             array = array.astype(np.float64 if target.kind == "f" else np.int64)
     except (ValueError, TypeError, OverflowError) as error:
         raise SourceError(
-            f"tokens for {owner} must be numbers or decimal strings in one flat row, but came as "
+            f"tokens for {owner} must be numbers or decimal strings in one flat row, got "
             f"{shorten(values)} ({error}); flatten or parse them first"
         ) from error
     if array.dtype.kind not in "biufO":
         raise SourceError(
-            f"tokens for {owner} must be numbers or decimal strings, but came with dtype "
+            f"tokens for {owner} must be numbers or decimal strings, got dtype "
             f"{array.dtype}; parse them first"
         )
     # numpy calls int64 to float64 safe, but a float64 has 53 bits of precision.

@@ -69,16 +69,16 @@ def write_index_blocks(
     with replacing(path) as partial, open(partial, "xb", buffering=0) as file:
         header = HEADER.pack(MAGIC, VERSION, code, num_sequences, num_documents + 1)
         write_from(file.fileno(), np.frombuffer(header, np.uint8), 0)
-        came = (
+        got = (
             _write_sequences(file.fileno(), index, sequences),
             *_write_documents(file.fileno(), index, document_indices),
         )
         wanted = (num_sequences, num_documents + 1, num_sequences)
-        if came != wanted:
+        if got != wanted:
             raise SourceError(
                 f"{index.path} must get {wanted[0]} sequences and {wanted[1]} document indices, "
-                f"the last of them {wanted[2]}, but got {came[0]} and {came[1]}, the last "
-                f"{came[2]}; write what was announced and end the last document"
+                f"the last of them {wanted[2]}, but got {got[0]} and {got[1]}, the last "
+                f"{got[2]}; write what was announced and end the last document"
             )
 
 
@@ -93,14 +93,14 @@ def _write_sequences(descriptor: int, index: IdxFile, sequences: Iterable[Sequen
             kept = whole_numbers(modes, -128, 127, f"sequence_modes of {index.path}")
         if kept.size != block.size * index.has_modes or index.has_modes != (modes is not None):
             raise SourceError(
-                f"each of the {block.size} sequences must come with "
-                f"{'one mode' if index.has_modes else 'no mode'}, but {kept.size} modes came for "
+                f"each of the {block.size} sequences must have "
+                f"{'one mode' if index.has_modes else 'no mode'}, but there are {kept.size} for "
                 f"{index.path}; give one for each sequence, or has_modes=False"
             )
         if written + block.size > index.num_sequences:
             raise SourceError(
                 f"{index.path} was announced with {index.num_sequences} sequences, but "
-                f"{written + block.size} came; announce the number that is written"
+                f"{written + block.size} were written; announce the number that is written"
             )
         last_nbytes, sizes = nbytes, block * index.dtype.itemsize
         nbytes += int(block.sum()) * index.dtype.itemsize
@@ -129,7 +129,7 @@ def _write_documents(
         if written + block.size > num_entries:
             raise SourceError(
                 f"{index.path} was announced with {num_entries} document indices, but "
-                f"{written + block.size} came; announce the number that is written"
+                f"{written + block.size} were written; announce the number that is written"
             )
         if block.size and written == 0 and block[0] != 0:
             raise SourceError(f"{name} must begin with 0, not with {block[0]}; put a 0 in front")
@@ -198,7 +198,7 @@ def whole_numbers(values: ArrayLike, low: int, high: int, name: str) -> Int64Arr
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise SourceError(
-            f"{name} must be one row of whole numbers, but came with shape {array.shape} and dtype "
+            f"{name} must be one row of whole numbers, got shape {array.shape} and dtype "
             f"{array.dtype}; convert it first"
         )
     if array.min() < low or array.max() > high:

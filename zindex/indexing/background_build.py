@@ -30,17 +30,11 @@ class BackgroundBuild(Generic[R]):
         build.
     name
         Name of the thread.
-    timeline
-        Records the tasks of the build and the blocks of `span`.
     """
 
-    def __init__(
-        self,
-        build: Callable[[], R] | None,
-        name: str = "zindex-build",
-        timeline: Timeline | None = None,
-    ) -> None:
-        self.timeline = timeline or Timeline()
+    def __init__(self, build: Callable[[], R] | None, name: str) -> None:
+        #: Has the tasks of the build and the blocks of `span`.
+        self.timeline = Timeline()
         self._result: R | None = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None

@@ -162,7 +162,7 @@ class IndexTasks:
                 if near == len(token_starts):
                     raise VerificationError(
                         f"{self.source.path} must hold the tokens that its offsets name, boundary "
-                        f"{boundary} lies beyond its last document; convert it again"
+                        f"{boundary} is beyond its last document; convert it again"
                     )
                 partition = first_partition + near
                 row, token = partition * plan.document_layout.shard_length, token_starts[near]

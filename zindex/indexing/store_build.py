@@ -334,8 +334,8 @@ def find_shards(
 
 
 def store_whole_array(
-    root: Place, layout: ArrayLayout, compute: Callable[[], AnyArray], *, whole: bool = False
+    root: Place, layout: ArrayLayout, compute: Callable[[], AnyArray]
 ) -> list[ShardResult]:
     """Store all shards of an array that only one task can compute, unless all exist."""
-    found = find_shards(root, layout, whole=whole)
-    return store_all_shards(root, layout, compute(), whole=whole) if found is None else found
+    found = find_shards(root, layout)
+    return store_all_shards(root, layout, compute()) if found is None else found

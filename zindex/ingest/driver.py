@@ -290,7 +290,7 @@ class Claim:
         names = self._differences()
         if names:
             raise FingerprintMismatchError(
-                f"{self.root} must be one import's alone, another one has begun there meanwhile; "
+                f"{self.root} must have one import at a time, another one has begun there; "
                 f"what differs: {', '.join(names)}; choose another place"
             )
 

@@ -45,7 +45,7 @@ def expand_braces(text: str) -> list[str]:
     count = _count([pattern])
     if count > MAX_NUM_NAMES:
         raise ConfigError(
-            f"a path must stand for at most {MAX_NUM_NAMES:,} files, {text[:200]!r} stands for "
+            f"a path must expand to at most {MAX_NUM_NAMES:,} files, {text[:200]!r} expands to "
             f"{count:,}; name their folder"
         )
     return _expand(pattern)

@@ -97,8 +97,7 @@ def exchange(partial: str, path: str | os.PathLike[str], status: os.stat_result)
             return
         if isinstance(error, FileNotFoundError) and os.path.lexists(path):
             raise StoreError(
-                f"{path} must be one writer's alone, another one has replaced it meanwhile; run "
-                "again"
+                f"{path} must have one writer at a time, another one has replaced it; run again"
             ) from error
         raise
 

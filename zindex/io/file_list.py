@@ -84,7 +84,7 @@ def list_files(
     path
         Files, folders and patterns, separated by commas in one string or as a list. Patterns have
         braces, which are expanded, or in local paths ``*``, ``?``, ``[...]`` and ``**``, which
-        stand for existing names, sorted, without those that begin with a dot.
+        match existing names, sorted, without those that begin with a dot.
     endings
         Suffixes of file names, without those of compression. Other files in folders are skipped.
     include_dirs

@@ -45,7 +45,7 @@ def read_vector(descriptor: int, buffers: Sequence[memoryview], offset: int) -> 
 
 
 def memory_nbytes() -> int:
-    """Return the memory of this process; its peak where the system does not tell the present."""
+    """Return the memory of this process; its peak where the system does not report the present."""
     try:
         pages = Path("/proc/self/statm").read_bytes().split()[1]
     except OSError:

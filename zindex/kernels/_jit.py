@@ -104,7 +104,7 @@ class Late:
     Parameters
     ----------
     resolve
-        Returns the intrinsic that it stands for.
+        Returns the intrinsic that replaces it.
     """
 
     def __init__(self, resolve: Callable[[], Any]) -> None:

@@ -47,8 +47,8 @@ def warm(*, shared: bool = False) -> Path:
         kept = [folder for folder in _cache_folders.folders() if folder in _cache.used]
         if not kept:
             raise ConfigError(
-                "a directory for compiled kernels must belong to this user, be writable for nobody "
-                f"else and have room, got {' and '.join(map(str, _cache_folders.folders()))}; "
+                "a directory for compiled kernels must belong to this user, be writable for no "
+                f"one else and have room, got {' and '.join(map(str, _cache_folders.folders()))}; "
                 "set NUMBA_CACHE_DIR to another one"
             )
     finally:

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from zindex.formats.keyed.record_schema import RecordSchema as RecordSchema
     from zindex.formats.keyed.schema_field import Field as Field
     from zindex.formats.keyed.shards import detect_format as detect_format
+    from zindex.growing.compaction import compact as compact
+    from zindex.growing.compaction import compacting as compacting
+    from zindex.growing.eviction import evict as evict
+    from zindex.growing.eviction import release as release
+    from zindex.growing.writer import GrowingWriter as GrowingWriter
+    from zindex.growing.writer import append as append
     from zindex.keyed.base_dataset import BaseDataset as BaseDataset
     from zindex.keyed.dataset_factory import DatasetFactory as DatasetFactory
-    from zindex.keyed.growing.compaction import compact as compact
-    from zindex.keyed.growing.compaction import compacting as compacting
-    from zindex.keyed.growing.dataset import GrowingBatches as GrowingBatches
-    from zindex.keyed.growing.dataset import GrowingDataset as GrowingDataset
-    from zindex.keyed.growing.dataset import growing_loader as growing_loader
-    from zindex.keyed.growing.eviction import evict as evict
-    from zindex.keyed.growing.eviction import release as release
-    from zindex.keyed.growing.store import GrowingStore as GrowingStore
-    from zindex.keyed.growing.store import open_growing as open_growing
-    from zindex.keyed.growing.writer import GrowingWriter as GrowingWriter
-    from zindex.keyed.growing.writer import append as append
+    from zindex.keyed.growing_dataset import GrowingBatches as GrowingBatches
+    from zindex.keyed.growing_dataset import GrowingDataset as GrowingDataset
+    from zindex.keyed.growing_dataset import growing_loader as growing_loader
+    from zindex.keyed.growing_store import GrowingStore as GrowingStore
+    from zindex.keyed.growing_store import open_growing as open_growing
     from zindex.keyed.loader import keyed_loader as keyed_loader
     from zindex.keyed.packed_batches import PackedDataset as PackedDataset
     from zindex.keyed.record_dataset import KeyedRecordDataset as KeyedRecordDataset

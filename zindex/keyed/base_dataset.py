@@ -12,9 +12,9 @@ from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import PRESETS
 from zindex.formats.keyed.shards import detect_format
+from zindex.growing.growing_log import is_growing
 from zindex.io.objects import PlaceLike, is_remote
 from zindex.keyed.field_reads import tensor_dtype
-from zindex.keyed.growing.growing_log import is_growing
 from zindex.keyed.record_split import RecordSplit
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.stores import StoreFactory

@@ -27,7 +27,7 @@ from zindex.store.tokens import FlatFile
 # What the kernel needs of the record of a file.
 _CELLS = [DESCRIPTORS, USED, MAPS]
 _BOOL, _INT64 = np.dtype(np.bool_), np.dtype(np.int64)
-# Less than what malloc takes from the system anew at every call.
+# Less than what malloc requests from the system at every call.
 _SCRATCH_NBYTES = 1 << 16
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from zindex.arrays import Int8Array, Int64Array, IntegerArray, UInt64Array
 from zindex.errors import ConfigError, PlanError, check_choice
-from zindex.plan.keys import record_split_key
+from zindex.plan.keys import mix_words, record_split_key
 from zindex.plan.settings import check_whole
 from zindex.plan.split import SPLIT_NAMES, parse_and_normalize_split
 
@@ -117,11 +117,7 @@ class RecordSplit:
 
 
 def _hash(values: UInt64Array, key: UInt64Array) -> UInt64Array:
-    """Return a keyed hash of each value: the finaliser of SplitMix64 (Steele et al.) twice."""
-    hashes = values
+    """Return a keyed hash of each value, mixed with each word of the key."""
     for word in key:
-        hashes = hashes ^ word
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        hashes = hashes ^ (hashes >> np.uint64(31))
-    return hashes
+        values = mix_words(values ^ word)
+    return values

@@ -169,7 +169,7 @@ class ResumableDistributedSampler(torch.utils.data.Sampler[int]):
         """Samples of this rank in the current pass that count as taken, as AstrAI names them.
 
         With ``epoch`` it is a state of AstrAI, on the same number of ranks: ``state_dict()`` is
-        one for any number. Assigning it goes to that place, which needs AstrAI's order.
+        one for any number. Assigning it moves the sampler there, which needs AstrAI's order.
         """
         return self._find_resumed() % self.num_samples // self.num_ranks
 

@@ -139,7 +139,7 @@ def _open_finished(path: Place) -> ArrayStore:
             raise
         raise NotReadyError(
             f"{path} is not finished yet, its source is still being read; run the command that "
-            "makes it again, which goes on from there",
+            "makes it again, which resumes from there",
             num_done=0,
             num_shards=0,
         ) from None
@@ -211,7 +211,7 @@ class StoreFactory:
             ("bin", "stores:MmapStore"),
             ("zarr", "stores:ZarrStore"),
             ("mapped_bin", "stores:MappedStore"),
-            ("growing", "growing.store:GrowingStore"),
+            ("growing", "growing_store:GrowingStore"),
         )
     }
 

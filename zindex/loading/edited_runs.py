@@ -6,12 +6,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError, StoreUnavailableError
 from zindex.io.backoff import Backoff
 from zindex.loading.sampler import BatchPlan
 from zindex.maintenance.edits.edit import edit
-from zindex.samples.collectives import gather_objects
+from zindex.samples.collectives import gather_objects, is_distributed
 
 # Waits for edits that other ranks see already, on file systems that cache folders.
 _FIRST_WAIT, _LONGEST_WAIT, _TIMEOUT = 0.1, 2.0, 120.0

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 
-from zindex.datasets.utils import is_distributed
 from zindex.errors import SourceError
-from zindex.samples.collectives import gather_objects
+from zindex.samples.collectives import gather_objects, is_distributed
 from zindex.sources.part_files import PartFiles
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from zindex.arrays import Int64Array
-from zindex.datasets.utils import is_distributed
 from zindex.errors import ConfigError
-from zindex.samples.collectives import gather_objects
+from zindex.samples.collectives import gather_objects, is_distributed
 
 #: A call of ``set_percents``: iteration, sample, and all percents that were set until then.
 Change = tuple[int, int, dict[str, float]]
@@ -23,6 +22,7 @@ _MAX_NBYTES = 24 << 10
 # A change is forgotten when the next one was so many picks ago; no loader prefetches as many.
 _KEPT_PICKS = 1 << 13
 _WAIT_SECONDS = 0.001
+_MAX_PROCESSES = 1023  # the main process and its workers
 # Of the shared numbers: version (odd while changes are written), bytes of the changes, samples of a
 # pick of all worker slots, and then the place that each process has reached: the main process, and
 # each worker.
@@ -40,12 +40,10 @@ class PercentBoard:
     ----------
     changes
         Initial changes.
-    num_processes
-        The main process, and the most workers.
     """
 
-    def __init__(self, changes: Sequence[Change] = (), num_processes: int = 1023) -> None:
-        self._shared_numbers = torch.zeros(_PLACES + num_processes, dtype=torch.int64)
+    def __init__(self, changes: Sequence[Change] = ()) -> None:
+        self._shared_numbers = torch.zeros(_PLACES + _MAX_PROCESSES, dtype=torch.int64)
         self._shared_text = torch.zeros(_MAX_NBYTES, dtype=torch.uint8)
         for shared in (self._shared_numbers, self._shared_text):
             shared.share_memory_()  # type: ignore[no-untyped-call]

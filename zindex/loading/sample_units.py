@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, gcd
+from typing import TypeVar
 
 import numpy as np
 
 from zindex.arrays import Int64Array, UInt64Array
 from zindex.loading.stream_orders import keyed_order, keyed_position
-from zindex.plan.keys import Stage, stream_key
+from zindex.plan.keys import Stage, mix_words, stream_key
 from zindex.sources.sample_offsets import SampleCount
 
 # Maximum samples of a unit, and adjacent ones that are read together: their number and bytes.
@@ -25,6 +26,7 @@ UNIT_NBYTES = 16 << 20
 # them and therefore have equally many, and of groups.
 _SHARED_BY, _GROUPED_BY = (960, 64), (960, 64, 16, 8, 4, 2)
 
+Number = TypeVar("Number", int, Int64Array)
 #: Seed, name and epoch of an order; None for the order of the files.
 Order = tuple[int, str, int] | None
 
@@ -50,16 +52,8 @@ def scramble(numbers: UInt64Array, key: np.uint64) -> UInt64Array:
     -------
     words
         Shape (numbers,), uint64; different numbers have different words.
-
-    Notes
-    -----
-    Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
     """
-    words = (numbers ^ key) * np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: UInt64Array = words ^ (words >> np.uint64(31))
-    return found
+    return mix_words((numbers ^ key) * np.uint64(0x9E3779B97F4A7C15))
 
 
 @lru_cache(maxsize=64)
@@ -79,8 +73,10 @@ def _find_span(units: "SampleUnits", group: int, order: Order) -> tuple[int, int
     return past + units.samples_before(start, order), past + units.samples_before(stop, order)
 
 
-def _deal(first: int, stop: int, number: int, count: int) -> tuple[int, int]:
-    """Return the span of one of `count` shares of adjacent things, counted from the first one.
+def _deal(first: int, stop: int, number: Number, count: int) -> tuple[Number, Number]:
+    """Return the span of one of `count` shares of adjacent things, or of several of these shares.
+
+    Positions are counted from the first thing.
 
     The shares are as large as if things were dealt to them in turn, thing 0 to the first one.
 
@@ -90,7 +86,9 @@ def _deal(first: int, stop: int, number: int, count: int) -> tuple[int, int]:
     [(0, 2), (2, 5), (5, 7)]
     """
     (before, rest), (after, more) = divmod(first, count), divmod(stop, count)
-    start = (after - before) * number + min(more, number) - min(rest, number)
+    # Each share before has one more if it is before `more`, one less if it is before `rest`.
+    extra = (number - more) * (number < more) - (number - rest) * (number < rest) + more - rest
+    start = (after - before) * number + extra
     return start, start + after - before + (number < more) - (number < rest)
 
 
@@ -116,6 +114,9 @@ class SampleUnits:
     num_groups: int
     #: Units of a group.
     share: int = 1
+
+    def __hash__(self) -> int:  # of all fields it takes longer than what is looked up by it
+        return self.num_samples
 
     @property
     def num_blocks(self) -> int:
@@ -154,10 +155,19 @@ class SampleUnits:
         first, stop = _find_span(self, group, order)
         return _deal(first, stop, place, self.share)
 
+    def spans_of(
+        self, group: int, numbers: Int64Array, order: Order
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the positions [starts, stops) of units in their group, by their numbers in it."""
+        return _deal(*_find_span(self, group, order), numbers, self.share)
+
     def lengths(self, order: Order) -> Int64Array:
         """Return the samples of each unit in an order: shape (units,), int64."""
-        spans = (self.part_of(unit, order) for unit in range(self.num_units))
-        return np.fromiter((stop - start for start, stop in spans), np.int64, self.num_units)
+        found, numbers = np.empty((self.num_groups, self.share), np.int64), np.arange(self.share)
+        for group in range(self.num_groups):
+            starts, stops = self.spans_of(group, numbers, order)
+            found[group] = stops - starts
+        return found.ravel()
 
     def shuffled(
         self, group: int, order: tuple[int, str, int]

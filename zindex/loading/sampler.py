@@ -296,7 +296,7 @@ class ElasticSampler(PlanSampler):
         How to treat a last step that is not full, see `zindex.plan.tail.Tail`: ``drop_last``,
         ``exact`` or ``pad``. With ``exact``, every rank has a batch in each step, empty if there
         are fewer samples than ranks, so that no rank waits for others in a collective. ``pad``
-        fills every micro-batch with None, which stands for a sample without any weight in the loss.
+        fills every micro-batch with None, a sample without any weight in the loss.
     fingerprint
         Identity of the dataset; a state of another dataset is an error.
 

@@ -100,9 +100,9 @@ def parse_state(
         if found.fingerprint == ancestor and ancestor != fingerprint:
             if found.consumed_samples > position:
                 raise StateMismatchError(
-                    f"a loader state from before an edit must stand at or before it, at position "
+                    f"a loader state from before an edit must be at or before it, at position "
                     f"{position:,}, got {found.consumed_samples:,} consumed samples; go back to an "
-                    "earlier checkpoint, or make the edit where training stands"
+                    "earlier checkpoint, or make the edit at the position of training"
                 )
             # The length of the run may have changed.
             consumed = found.consumed_samples

@@ -283,8 +283,8 @@ class TokenBatchSampler(PlanSampler):
         Shuffle each pass.
     tail
         How to treat a last step with fewer batches than ranks, see `zindex.plan.tail.Tail`:
-        ``drop_last``; ``exact``, with empty batches; or ``pad``, with batches of one None, which
-        stands for a sample without any weight in the loss.
+        ``drop_last``; ``exact``, with empty batches; or ``pad``, with batches of one None, a
+        sample without any weight in the loss.
     fingerprint
         Identity of the dataset, which states must match; by default its own, or that of the
         lengths.

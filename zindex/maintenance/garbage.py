@@ -97,7 +97,7 @@ def _named_by(runs: Sequence[str | os.PathLike[str]]) -> set[str] | None:
 
 def _find_below(path: Path, named: set[str] | None, before: float) -> Iterator[Garbage]:
     """Yield the garbage of a file, or of a directory, which may be a store."""
-    if files.exists(path / GROWING_KEY):  # has rules of its own: `zindex.keyed.growing.eviction`
+    if files.exists(path / GROWING_KEY):  # has rules of its own: `zindex.growing.eviction`
         return
     version, names = files.file_version(path), files.list_names(path)
     reason = None

@@ -51,9 +51,7 @@ def _fall_back_to_megatron(name: str, ours: ModuleType) -> Callable[[str], Any]:
         theirs = None if attribute.startswith("__") else load()
         if theirs is None or not hasattr(theirs, attribute):
             raise AttributeError(f"module {ours.__name__!r} has no attribute {attribute!r}")
-        logger.warning(
-            "%s.%s comes from Megatron itself: zindex has nothing of this name", name, attribute
-        )
+        logger.warning("%s.%s is Megatron's own: zindex has no such name", name, attribute)
         return getattr(theirs, attribute)
 
     return find

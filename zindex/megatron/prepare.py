@@ -436,8 +436,8 @@ def prepare(
     arguments = parse_arguments(words, kind)
     if arguments.values.data_cache_path is None:
         raise ConfigError(
-            "--data-cache-path must be given, got none: what is prepared goes there, and the "
-            "training must be told the same"
+            "--data-cache-path must be given, got none: prepared indices are stored there, and the "
+            "training must be given the same"
         )
     set_defaults(defaults)
     if isinstance(client, str):

@@ -123,7 +123,7 @@ class BlendPlan(BuildPlan):
             wrong = np.flatnonzero(normalized == 0)
         if wrong.size:
             raise PlanError(
-                "weights of a blend must be positive numbers, beside each other too, got "
+                "weights of a blend must be positive numbers, also relative to each other, got "
                 f"{values[wrong[0]]} for dataset {wrong[0]} of {values.size}; leave that dataset "
                 "out or scale the weights"
             )

@@ -187,7 +187,7 @@ class _Resolver:
             if weight == 0:
                 raise PlanError(
                     f"weights must differ by less than floats can hold, that of "
-                    f"'{request.datasets[d]}' is 0 beside the others; set it to 0 or raise it"
+                    f"'{request.datasets[d]}' is 0 relative to the others; set it to 0 or raise it"
                 )
         targets = [math.ceil(size * weight) for weight in weights]
         requested = [math.ceil(target * (1 + request.surplus)) for target in targets]
@@ -303,7 +303,7 @@ def check_epochs(
     else:
         least = min(math.floor(count / weights[row]) for row, count in most.items())
         way_out = f"samples.train to {least:,}"
-    also = f"; so it is with {len(short) - 1:,} more" if len(short) > 1 else ""
+    also = f"; the same holds for {len(short) - 1:,} more" if len(short) > 1 else ""
     d = members[worst]
     raise PlanError(
         f"blend needs {math.ceil(size * weights[worst]):,} samples of train from "

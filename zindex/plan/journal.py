@@ -266,7 +266,7 @@ def consumed_ranges(state: RunState, blend: int, position: int) -> tuple[list[An
 
 
 def check_position(state: RunState, position: int, *, last: int) -> None:
-    """Check that an edit lies within the run, and not before the last one; PlanError if not."""
+    """Check that an edit is within the run, and not before the last one; PlanError if not."""
     if not 0 <= position <= state.num_samples:
         raise PlanError(
             f"an edit must lie within the run of {state.num_samples:,} samples, got position "
@@ -274,7 +274,7 @@ def check_position(state: RunState, position: int, *, last: int) -> None:
         )
     if position < last:
         raise PlanError(
-            f"an edit must not lie before the last one, at position {last:,}, got {position:,}; "
+            f"an edit must not be before the last one, at position {last:,}, got {position:,}; "
             "what was trained on is not changed any more"
         )
 

@@ -178,6 +178,28 @@ def fill_key(seed: int, split: str, sample: int) -> RoundKeys:
     return _draw_keys.__wrapped__(seed, int(Stage.FILL), *where, num_words=2)
 
 
+def mix_words(words: UInt64Array) -> UInt64Array:
+    """Return the mixed bits of words, in which every bit depends on all bits of its word.
+
+    Parameters
+    ----------
+    words
+        Shape (words,), uint64.
+
+    Returns
+    -------
+    mixed
+        Shape (words,), uint64; different words stay different.
+
+    Notes
+    -----
+    Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
 @lru_cache(maxsize=_NUM_CACHED)
 def _draw_keys(seed: int, *spawn_key: int, num_words: int = NUM_ROUNDS) -> RoundKeys:
     """Return keys from a cache, since readers of single rows need the same ones repeatedly."""

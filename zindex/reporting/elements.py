@@ -42,7 +42,7 @@ def table(
     num_shown
         Rows shown at first; the table can be sorted if this is given.
     rest
-        The row that stands for all others while they are hidden.
+        The row shown instead of all others while they are hidden.
     """
 
     def align(column: int) -> str | None:

@@ -1,4 +1,4 @@
-"""HTML elements that escape whatever they hold, so that no name or document can inject markup."""
+"""HTML elements that escape their content, so that no name or document can inject markup."""
 
 import html
 import re

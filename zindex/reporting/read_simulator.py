@@ -143,9 +143,8 @@ class ReadFigures:
     num_run_steps: int
     nodes: tuple[NodeReads, ...]
     workers: tuple[WorkerReads, ...]
-    #: Bytes and requests of each step: mean over the nodes.
+    #: Bytes of each step: mean over the nodes.
     step_nbytes: tuple[float, ...]
-    step_requests: tuple[float, ...]
     #: Bytes by array.
     array_nbytes: dict[str, int]
     #: Bytes of the tokens of the samples.
@@ -224,29 +223,27 @@ class _Simulation:
             WorkerReads(*divmod(number, settings.num_workers)) for number in range(len(self.caches))
         ]
         #: Bytes and seconds of waiting of the batches that were read, in order.
-        self.batches: list[tuple[int, int, int, float]] = []
+        self.batches: list[tuple[int, int, float]] = []
         self.array_nbytes: Counter[str] = Counter()
 
     def run(self, table: AnyArray) -> None:
         """Read batches; the rows of the table are batch, round, array and chunk, sorted."""
         ranks, workers = self.settings.num_ranks, self.settings.num_workers
         bounds = np.flatnonzero(np.append(True, (np.diff(table[:2]) != 0).any(0))).tolist()
-        last, total = -1, [0, 0, 0.0]
+        last, total = -1, [0, 0.0]
         for start, stop in zip(bounds, [*bounds[1:], table.shape[1]], strict=True):
             batch = int(table[0, start])
             if batch != last and last >= 0:
                 self.batches.append((last, *total))  # type: ignore[arg-type]
-                total = [0, 0, 0.0]
+                total = [0, 0.0]
             last = batch
             turn, rank = divmod(batch, ranks)
             found = self._read(rank * workers + turn % workers, *table[2:, start:stop].tolist())
             total = [before + more for before, more in zip(total, found, strict=True)]
         self.batches.append((last, *total))  # type: ignore[arg-type]
 
-    def _read(
-        self, worker: int, arrays: Iterable[int], chunks: Iterable[int]
-    ) -> tuple[int, int, float]:
-        """Read the chunks of one round; return bytes, requests and seconds of waiting."""
+    def _read(self, worker: int, arrays: Iterable[int], chunks: Iterable[int]) -> tuple[int, float]:
+        """Read the chunks of one round; return bytes and seconds of waiting."""
         cache, counts = self.caches[worker], self.workers[worker]
         missed: dict[tuple[int, int], list[int]] = {}
         for array, chunk in zip(arrays, chunks, strict=True):
@@ -257,7 +254,7 @@ class _Simulation:
                 is_flat = self.reads[array].form.flat
                 missed.setdefault((array, 0 if is_flat else shard), []).append(chunk)
         if not missed:
-            return 0, 0, 0.0
+            return 0, 0.0
         num_requests, nbytes, wanted = 0, 0, 0
         for (array, shard), own in missed.items():
             spans = coalesce(self._locate(array, own))
@@ -282,7 +279,7 @@ class _Simulation:
         counts.nbytes += nbytes
         counts.cache_nbytes = cache.peak
         waits = -(-num_requests // self.settings.num_requests)
-        return nbytes, num_requests, waits * self.settings.latency
+        return nbytes, waits * self.settings.latency
 
     def _locate(self, array: int, chunks: list[int]) -> list[Part]:
         """Return the positions of chunks of one file."""
@@ -292,9 +289,7 @@ class _Simulation:
         return [Part(place, place * nbytes, nbytes) for place in places]
 
 
-def simulate_reads(
-    order: RunOrder, settings: ReadSettings, max_samples: int = MAX_SAMPLES
-) -> ReadFigures:
+def simulate_reads(order: RunOrder, settings: ReadSettings) -> ReadFigures:
     """Return the reads of the first steps of a run, with cold caches at its start.
 
     Parameters
@@ -303,8 +298,6 @@ def simulate_reads(
         The run; its order, and the chunk and shard layout of its stores, decide what is read.
     settings
         Loaders and their connection.
-    max_samples
-        Samples to simulate, at least one step.
 
     Raises
     ------
@@ -328,7 +321,7 @@ def simulate_reads(
             f"{size:,}; lower global_batch_size (--global-batch-size)"
         )
     steps = settings.steps
-    num_steps = min(num_run_steps, max(1, max_samples // size))
+    num_steps = min(num_run_steps, max(1, MAX_SAMPLES // size))
     positions = np.arange(num_steps * size)
     reads = find_chunks(order, positions, settings.max_computed_rows)
     turn = settings.num_ranks * (settings.micro_batch_size or size // settings.num_ranks)
@@ -368,7 +361,7 @@ def _summarize(
     """Return the figures of a simulation."""
     settings, reads = simulation.settings, simulation.reads
     columns = np.array(simulation.batches).T
-    batches, (nbytes, num_requests, waits) = columns[0].astype(np.int64), columns[1:]
+    batches, (nbytes, waits) = columns[0].astype(np.int64), columns[1:]
     turns, ranks = np.divmod(batches, settings.num_ranks)
     num_turns = int(turns.max()) + 1
     steps = turns * num_steps // num_turns
@@ -376,7 +369,6 @@ def _summarize(
     cells = nodes * num_steps + steps
     shape = settings.num_nodes, num_steps
     by_step = np.bincount(cells, nbytes, num_steps * settings.num_nodes).reshape(shape)
-    requests_by_step = np.bincount(cells, num_requests, by_step.size).reshape(shape)
     # All workers of a node begin at once; the first batches are those of the first workers.
     opening = np.bincount(nodes, nbytes * (turns < settings.num_workers), settings.num_nodes)
     first_waits = np.zeros(settings.num_nodes)
@@ -404,7 +396,6 @@ def _summarize(
         ),
         workers=tuple(workers),
         step_nbytes=tuple(by_step.mean(0).tolist()),
-        step_requests=tuple(requests_by_step.mean(0).tolist()),
         array_nbytes={name: simulation.array_nbytes[name] for name in ROUNDS},
         useful_nbytes=sum(each.useful_nbytes for each in reads if each.name == "tokens"),
         is_compressed=any(not each.form.chain.plain for each in reads),

@@ -8,7 +8,16 @@ import torch
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.samples import tensors
-from zindex.samples.batch import BatchRequest, SampleBatch, Tensors, empty_array, group_samples
+from zindex.samples.batch import (
+    BatchRequest,
+    Item,
+    Sample,
+    SampleBatch,
+    Tensors,
+    empty_array,
+    group_samples,
+)
+from zindex.samples.masks import causal_mask
 from zindex.samples.texts import IndexedText, Parts, Texts, cached_rows, choose_samples
 from zindex.store.reader import SampleIndex, can_read_samples, read_samples
 
@@ -40,6 +49,27 @@ def make_batch(wanted: BatchRequest, *, share_mask: bool = False) -> SampleBatch
     return SampleBatch(
         tensors.make_text_tensors(texts, settings, padding, ids, epochs, share_mask=share_mask)
     )
+
+
+def make_plain_item(text: Int64Array, settings: tensors.TextSettings, *, is_padding: bool) -> Item:
+    """Return the item of a full sample whose tensors depend on its tokens only through padding.
+
+    Uses numpy, at a fraction of the cost of torch's operations on so few values.
+    """
+    length, num_labels = settings.sequence_length, len(text) - 1
+    is_text = text != settings.pad
+    text *= is_text
+    labels, loss_mask = np.zeros(length, np.int64), np.zeros(length, np.float32)
+    labels[:num_labels] = text[1:]  # without an extra token, the last one predicts nothing
+    if not is_padding:
+        loss_mask[:num_labels] = is_text[1:]
+    tensors.check_ids(text[:length], labels, settings.num_ids)
+    item = {"tokens": torch.from_numpy(text[:length]), "labels": torch.from_numpy(labels)}
+    if settings.has_masks:
+        item["attention_mask"] = causal_mask(length, torch.device("cpu"))
+    item["loss_mask"] = torch.from_numpy(loss_mask)
+    item["position_ids"] = torch.from_numpy(np.arange(length))
+    return Sample(item)
 
 
 def read_plain(wanted: BatchRequest, *, share_mask: bool = False) -> Tensors | None:

@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from zindex.errors import SourceError
@@ -28,16 +28,16 @@ class Descriptors:
         self._opened: OrderedDict[int, int] = OrderedDict()
         self._next_check = 0.0
 
-    def modified(self) -> Iterator[tuple[int, int]]:
-        """Yield the open files and their times of modification.
+    def modified(self) -> Sequence[tuple[int, int]]:
+        """Return the open files and their times of modification.
 
         None, if no file was opened since the last call and that is not a second ago.
         """
         now = monotonic()
-        if now >= self._next_check:
-            self._next_check = now + _CHECK_SECONDS
-            for number, descriptor in self._opened.items():
-                yield number, os.fstat(descriptor).st_mtime_ns
+        if now < self._next_check:
+            return ()
+        self._next_check = now + _CHECK_SECONDS
+        return [(number, os.fstat(file).st_mtime_ns) for number, file in self._opened.items()]
 
     def read(self, number: int, offset: int, nbytes: int) -> bytes:
         """Return bytes of a file; errors are those of `read_into`."""
@@ -46,7 +46,11 @@ class Descriptors:
         return bytes(content)
 
     def read_into(
-        self, number: int, offset: int, view: memoryview, report: ReportBroken | None = None
+        self,
+        number: int,
+        offset: int,
+        view: memoryview,
+        report_to: Callable[[int], ReportBroken] | None = None,
     ) -> None:
         """Read bytes of a file into a view, which they fill.
 
@@ -54,8 +58,9 @@ class Descriptors:
         ----------
         number, offset, view
             The file, the first byte, and the view.
-        report
-            Called for broken frames; see `Frames.read_into`.
+        report_to
+            Returns, for the number of a file, what is called for its broken frames; see
+            `Frames.read_into`.
 
         Raises
         ------
@@ -69,6 +74,7 @@ class Descriptors:
             descriptor = self._open(number)
         file = self._files[number]
         if file.frames is not None:
+            report = None if report_to is None else report_to(number)
             file.frames.read_into(
                 offset, view, lambda a, b: read_local(file, descriptor, a, b - a), report
             )

@@ -212,46 +212,34 @@ class JsonlFiles(PartFiles):
 
     parses_blocks = True
 
-    def parse_blocks(
-        self, blocks: Iterable[Iterable[RawSample]], labels: dict[str, Any]
-    ) -> Iterator[Sequence[dict[str, Any]]]:
-        """Yield the objects of lines; see `SampleFiles.parse_blocks`."""
-        for raws in blocks:
-            samples = None
-            if (
-                isinstance(raws, RawSamples | AdjacentSamples)
-                and not self._broken
-                and not self._is_exact
-            ):
-                samples = self._parse_together(raws, labels)
-            if samples is not None:
-                yield samples
-            else:
-                yield from super().parse_blocks((raws,), labels)
-
-    def _parse_together(
-        self, raws: RawSamples | AdjacentSamples, labels: dict[str, Any]
+    def parse_together(
+        self, raws: Iterable[RawSample], labels: dict[str, Any]
     ) -> list[dict[str, Any]] | None:
-        """Return the objects of lines with further fields; None if one line is bad."""
+        """Return the objects of lines; see `SampleFiles.parse_together`."""
+        if self._broken or self._is_exact:
+            return None
         files: Iterable[int]
         rows: Iterable[int]
+        samples: list[dict[str, Any]] | None
         if isinstance(raws, AdjacentSamples):
             files, rows, text = repeat(raws.file), count(raws.row), raws.text
             is_short = len(text) <= MAX_JOINED_NBYTES * len(raws)
             samples = parse_text(bytes(text), len(raws)) if is_short else parse_lines(raws.contents)
-        else:
+        elif isinstance(raws, RawSamples):
             files, rows, samples = raws.files, raws.rows, parse_lines(raws.contents)
+        else:
+            return None
         if samples is None:
             return None
         of_files = self._labels
         if of_files is None or of_files.common is not labels:
             of_files = self._labels = _FileLabels(self.urls, labels)
         try:
-            for sample, number, row in zip(samples, files, rows, strict=False):
+            for sample, number, key in zip(samples, files, map(str, rows), strict=False):
                 if None in sample.values():
                     _fill(sample)
                 sample.update(of_files[number])
-                sample["__key__"] = str(row)
+                sample["__key__"] = key
         except AttributeError:  # it is no object
             return None
         return samples

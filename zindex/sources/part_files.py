@@ -296,7 +296,7 @@ class PartFiles(SampleFiles):
                 ends = offsets.tables[number][first : last + 1, 0].tolist()
                 base = ends[0]
                 raw = np.empty(ends[-1] - base, np.uint8).data
-                self._descriptors.read_into(number, base, raw, self._report_to(self.urls[number]))
+                self._descriptors.read_into(number, base, raw, self._report_of)
                 spans.append(AdjacentSamples(number, first, ends, raw, base))
         self._check_opened()
         return spans[0] if len(spans) == 1 else join_spans(spans)
@@ -312,8 +312,11 @@ class PartFiles(SampleFiles):
 
     def _read_into(self, number: int, offset: int, view: memoryview) -> None:
         """Read bytes of an unchanged file."""
-        self._descriptors.read_into(number, offset, view, self._report_to(self.urls[number]))
+        self._descriptors.read_into(number, offset, view, self._report_of)
         self._check_opened()
+
+    def _report_of(self, number: int) -> ReportBroken:
+        return self._report_to(self.urls[number])
 
     def _report_to(self, url: str) -> ReportBroken:
         """Return a function that notes broken frames of a file for `_is_broken`."""

@@ -1,6 +1,8 @@
 """Samples in any order, cut out of blocks of adjacent ones, each of which is read at once."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, pairwise, repeat
 from typing import overload
@@ -94,6 +96,20 @@ def join_spans(spans: Iterable[AdjacentSamples]) -> RawSamples:
     return samples
 
 
+# Memory of the last blocks that ended. It is used again, because the system clears new pages.
+_spare = deque[bytearray](maxlen=1)
+
+
+def _take_memory(nbytes: int) -> bytearray:
+    """Return memory of at least so many bytes."""
+    with suppress(BufferError, IndexError):  # a sample still refers to it, or there is none
+        memory = _spare.pop()
+        memory.pop()
+        if len(memory) >= nbytes:
+            return memory
+    return bytearray(nbytes + nbytes // 8)
+
+
 class SampleBlocks(Sequence[RawSample]):
     """Samples of some ranges in an order. A block is read when a sample of it is first needed.
 
@@ -108,6 +124,8 @@ class SampleBlocks(Sequence[RawSample]):
     read_into
         Reads a block.
     """
+
+    _memory = bytearray()
 
     def __init__(
         self,
@@ -129,10 +147,15 @@ class SampleBlocks(Sequence[RawSample]):
         spans = np.stack([numbers[firsts], starts[firsts], ends - lengths, ends], axis=1)
         self._spans = spans.tolist()
         self._unread = {*range(len(spans))}
-        self._buffer = np.empty(lengths.sum(), np.uint8).data
+        self._memory = _take_memory(int(lengths.sum()))
+        self._buffer = memoryview(self._memory)
         shifts = (spans[:, 2] - spans[:, 1])[blocks]
         self._blocks = blocks[order]
         self._places = np.stack([numbers, rows, starts + shifts, stops + shifts])[:, order]
+
+    def __del__(self, keep: Callable[[bytearray], None] = _spare.append) -> None:
+        if self._memory:
+            keep(self._memory)
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -141,10 +164,10 @@ class SampleBlocks(Sequence[RawSample]):
     def __getitem__(self, which: int) -> RawSample: ...
 
     @overload
-    def __getitem__(self, which: slice) -> RawSamples: ...
+    def __getitem__(self, which: slice | Int64Array) -> RawSamples: ...
 
-    def __getitem__(self, which: int | slice) -> RawSample | RawSamples:
-        if not isinstance(which, slice):
+    def __getitem__(self, which: int | slice | Int64Array) -> RawSample | RawSamples:
+        if isinstance(which, int):
             return self[which : which + 1][0]
         needed = self._blocks[which].tolist() if self._unread else ()
         for block in sorted(self._unread.intersection(needed)):

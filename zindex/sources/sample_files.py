@@ -130,24 +130,37 @@ class SampleFiles(ABC):
         """
         raise NotImplementedError
 
-    #: Whether `parse_blocks` yields several samples at a time.
+    #: Whether `parse_together` may return samples.
     parses_blocks = False
+
+    def parse_together(
+        self, raws: Iterable[Any], labels: dict[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        """Return the samples of `parse_samples` with further fields, none of which is damaged.
+
+        None if one might be, or parsing them together is not faster: nothing is reported then.
+
+        Parameters
+        ----------
+        raws
+            Samples that have been read.
+        labels
+            Fields to add to each sample, which replace its own.
+        """
+        return None
 
     def parse_blocks(
         self, blocks: Iterable[Iterable[Any]], labels: dict[str, Any]
     ) -> Iterator[Sequence[dict[str, Any]]]:
         """Yield the samples of `parse_samples` with further fields, those of a block together.
 
-        Where damaged samples are skipped, they are yielded one by one.
-
-        Parameters
-        ----------
-        blocks
-            Samples that have been read.
-        labels
-            Fields to add to each sample, which replace its own.
+        If that fails, they are yielded one by one; see `parse_together` for the parameters.
         """
         for raws in blocks:
+            samples = self.parse_together(raws, labels)
+            if samples is not None:
+                yield samples
+                continue
             for sample in self.parse_samples(raws):
                 sample.update(labels)
                 yield (sample,)

@@ -34,7 +34,7 @@ R = TypeVar("R")
 RawSample = tuple[int, int, bytes | memoryview]
 
 #: Smallest file whose table is kept on disk; smaller ones are scanned faster than a table is kept.
-MIN_KEPT_NBYTES = 16 << 20
+MIN_KEPT_NBYTES = 4 << 20
 _NUM_THREADS = 8
 # Between log lines while many files are prepared.
 _LOG_SECONDS = 10.0

@@ -32,7 +32,7 @@ def check_place(root: Place, layouts: Sequence[ArrayLayout] = ()) -> None:
         )
     if (outer := _find_outer(root)) is not None:
         raise FingerprintMismatchError(
-            f"{root} must not lie in another store, {outer} is one; choose another place"
+            f"{root} must not be inside another store, {outer} is one; choose another place"
         )
     others = names - {path.parent.name}
     # Listed, too: a client of a network file system may still remember that the plan was missing.

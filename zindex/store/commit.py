@@ -200,7 +200,7 @@ def begin_store(plan: StorePlan) -> StorePlan:
     Returns
     -------
     plan
-        The given plan, on the existing chunk grid if another builder came first.
+        The given plan, on the existing chunk grid if another builder was first.
 
     Raises
     ------

@@ -93,9 +93,9 @@ class BuildWait:
             done = f"{status.num_done} of {status.num_shards} shards are"
         advice = "wait longer, with a larger follow, or build ahead with `zindex build`"
         if read_heartbeat(self.root) != self.heartbeat:
-            advice = f"its build goes on; {advice}"
+            advice = f"its build continues; {advice}"
         elif self.patience >= _SILENCE:
-            advice = "nobody seems to build it any more; start the builder again"
+            advice = "no process seems to build it any more; start the builder again"
         return status.not_ready(
             f"{what} of {self.root} must be there within {self.patience:g} s, {done}; {advice}"
         )

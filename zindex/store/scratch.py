@@ -175,6 +175,6 @@ def read_stream(
 def _damaged(path: Place) -> VerificationError:
     """Return the error for a damaged file."""
     return VerificationError(
-        f"{path} must hold what was imported, its bytes fail their checksum; remove it and what "
-        "lies beside it, and import again"
+        f"{path} must hold what was imported, its bytes fail their checksum; remove its "
+        "folder, and import again"
     )

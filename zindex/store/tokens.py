@@ -122,7 +122,7 @@ class FlatFile(LocalReader):
         Dtype of the values.
     version
         Its modification time, as returned by `modified_at`: a file that was modified later is an
-        error. None stands for the current one.
+        error. None is the current one.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class _Call(NamedTuple):
                 if len(stored) != part.nbytes:
                     raise VerificationError(
                         f"{url} must hold {part.nbytes:,} bytes from byte {part.offset:,}, as when "
-                        f"it was opened, but {len(stored):,} came; restore it and open it again"
+                        f"it was opened, but it has {len(stored):,}; restore it and open it again"
                     )
                 values = np.frombuffer(stored, self.dtype)
                 self.out[part.number : part.number + len(values)] = values

@@ -351,7 +351,7 @@ def _check_link(found: StoreReport) -> None:
     if problem is not None:
         found.add(path, f"must have the {nbytes:,} bytes of the tokens of this store: {problem}")
     else:
-        found.notes.append(f"the tokens lie in {path}, of which only the size was checked")
+        found.notes.append(f"the tokens are in {path}, of which only the size was checked")
 
 
 def _check_tokenizer(found: StoreReport) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.io.request_threads import DaemonPool
-from zindex.loading.sample_units import UNIT_NBYTES, SampleUnits, choose_units
+from zindex.loading.sample_units import UNIT_NBYTES, Order, SampleUnits, choose_units
 from zindex.loading.stream_orders import keyed_order, take_turns
 from zindex.plan.settings import check_whole
 from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
@@ -22,6 +22,7 @@ from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.part_files import PartFiles
+from zindex.sources.sample_blocks import SampleBlocks
 from zindex.sources.sample_files import Paths, SampleFiles
 from zindex.sources.sample_requests import SampleRequests
 from zindex.sources.tar_files import TarFiles
@@ -33,8 +34,8 @@ from zindex.store.commit import fingerprint
 _NUM_UNITS, _NUM_CALLS = 2880, 576
 # Files that are read at a time if they can only be read in order, and groups of them that are left.
 _MAX_TOGETHER, _MIN_GROUPS = 6, 32
-# Samples of a unit that are cut out of their blocks together.
-_NUM_PARSED = 64
+#: Samples that are cut out of their blocks and parsed together, of a unit or of several small ones.
+NUM_PARSED = 64
 _NO_LABELS: Sample = {}
 
 
@@ -186,6 +187,58 @@ class FilesDataset(IterableDataset[Sample]):
         """
         return self.files.parse_blocks(self._read_raw(unit, upcoming or iter(())), labels)
 
+    def read_runs(
+        self, parts: Int64Array, order: Order, skip: int, labels: Sample
+    ) -> Iterator[tuple[Sequence[Sample], list[int]]]:
+        """Yield the samples of some units, not processed, those of several small units together.
+
+        It ends before a unit that must be read by `read_blocks`.
+
+        Parameters
+        ----------
+        parts
+            Shape (units,), int64, ascending: units of one group.
+        order, skip
+            As in `Unit`; ``skip`` is for the first unit.
+        labels
+            Fields that are added.
+
+        Yields
+        ------
+        samples, ends
+            Samples of some units, and where each of these but the last ends among them.
+        """
+        units, files = self.units, self.files
+        assert units is not None
+        group, number = divmod(int(parts[0]), units.share)
+        firsts, lasts = units.spans_of(group, parts % units.share, order)
+        firsts[0] += skip
+        borders = np.cumsum(lasts - firsts)
+        step = max(2, NUM_PARSED * len(parts) // max(1, int(borders[-1])))
+        is_adjacent = bool((firsts[1:] == lasts[:-1]).all())
+        # Before the first sample of the group, in the order of the files.
+        before = 0 if order else units.range_of(int(parts[0]))[0] - units.part_of(number, None)[0]
+        raws = self._open_group(Unit(int(parts[0]), order)) if order else ()
+        if order and not is_adjacent and not isinstance(raws, SampleBlocks):
+            return
+        starts, stops, ends = firsts.tolist(), lasts.tolist(), [0, *borders.tolist()]
+        if not is_adjacent:
+            places = np.arange(ends[-1]) + np.repeat(firsts - ends[:-1], lasts - firsts)
+        for first in range(0, len(parts), step):
+            last = min(first + step, len(parts))
+            if order is None:
+                spans = [*zip(starts[first:last], stops[first:last], strict=True)]
+                spans = [(starts[first], stops[last - 1])] if is_adjacent else spans
+                chosen = files.read_samples((before + a, before + b) for a, b in spans)
+            elif is_adjacent:
+                chosen = raws[starts[first] : stops[last - 1]]
+            else:
+                chosen = raws[places[ends[first] : ends[last]]]
+            samples = files.parse_together(chosen, labels)
+            if samples is None:
+                return
+            yield samples, [end - ends[first] for end in ends[first + 1 : last]]
+
     def as_listed(self, listing: str) -> "FilesDataset":
         """Return a dataset of earlier files; see `PartFiles.as_listed`. Not of stored records."""
         assert isinstance(self.files, PartFiles)
@@ -233,16 +286,21 @@ class FilesDataset(IterableDataset[Sample]):
         if unit.order is None:
             start, stop = self.units.range_of(unit.part)
             # Few at a time stay in the processor's cache until they are parsed.
-            step = _NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
+            step = NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
             for first in range(start + unit.skip, stop, step):
                 yield self.files.read_samples([(first, min(first + step, stop))])
             return
+        raws = self._open_group(unit)
+        start, stop = self.units.part_of(unit.part, unit.order)
+        for first in range(start + unit.skip, stop, NUM_PARSED):
+            yield raws[first : min(first + NUM_PARSED, stop)]
+
+    def _open_group(self, unit: Unit) -> Sequence[Any]:
+        """Return the samples of the group of a unit in the order of an epoch."""
+        assert self.units is not None
         # The units of a group follow each other, so its blocks are kept for the next ones.
         key = unit.part // self.units.share, unit.order
-        raws = self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
-        start, stop = self.units.part_of(unit.part, unit.order)
-        for first in range(start + unit.skip, stop, _NUM_PARSED):
-            yield raws[first : min(first + _NUM_PARSED, stop)]
+        return self._group.read(key, lambda: self.files.open_samples(*self._locate(unit)))
 
     def _locate(self, unit: Unit) -> tuple[list[tuple[int, int]], Int64Array | None]:
         """Return the ranges of samples of a unit, or of its group in an epoch, and their order."""

@@ -145,18 +145,17 @@ class MixedStream:
                 if not rest:
                     if not (block := next(blocks, EMPTY_BLOCK)).samples:
                         return
-                    rest = len(block.samples)
-                skip, length = len(block.samples) - rest, min(num_left, rest)
-                finished, delivered, damaged = block.cursor
-                before = finished, delivered + skip - 1, damaged
-                head = run_head(self._head, block.key, before, self._key, num_picks)
-                run, states = block.samples[skip : skip + length], zip(repeat(head), count(1))
-                deque(map(setitem, run, repeat("__state__"), states), maxlen=0)
+                    rest, key, cursor = len(block.samples), block.key, block.cursor
+                    head = run_head(self._head, key, cursor, block.ends, self._key, num_picks)
+                    states = zip(repeat(head), count(1))
+                    deque(map(setitem, block.samples, repeat("__state__"), states), maxlen=0)
                 if checkpoint is not None:
-                    _, _, entries = read_state(run[0]["__state__"])
+                    first = block.samples[-rest]
+                    _, _, entries = read_state(first["__state__"])
                     changes = write_changes({self._lags_key: checkpoint, **entries})
-                    run[0]["__state__"] = self._head, None, *(changes or ())
+                    first["__state__"] = self._head, None, *(changes or ())
                     self._checkpoint, checkpoint = checkpoint, None
+                length = min(num_left, rest)
                 num_picks, num_left, rest = num_picks + length, num_left - length, rest - length
                 self._position, self._left = num_picks, (block.left, rest)
                 yield islice(block.left, length)

@@ -63,7 +63,7 @@ class PackedStream(PartStream):
         while (item := self._item(finished, start)) is not None:
             self._labels_now = item.labels
             first, num_tokens = divmod(item.begun, TOKENS)
-            with naming(item, self.source):
+            with naming(item.number, self.source):
                 for row, sample in enumerate(item.samples, item.num_skipped):
                     if row >= first:
                         self._fed.append((finished, row))
@@ -87,7 +87,7 @@ class PackedStream(PartStream):
             for _, row, piece in of_part:
                 rows.setdefault(row, set()).add(piece)
             item = self._open(turn, min(rows) * TOKENS)
-            with naming(item, self.source):
+            with naming(item.number, self.source):
                 numbered = enumerate(item.samples, item.num_skipped)
                 found = dict(islice((one for one in numbered if one[0] in rows), len(rows)))
             for row, pieces in rows.items():

@@ -34,10 +34,6 @@ class PartitionedDataset(Protocol):
         ...
 
 
-#: The former name of `PartitionedDataset`.
-PartedDataset = PartitionedDataset
-
-
 @runtime_checkable
 class UrlDataset(Protocol):
     """A source that can also be read file by file, for cogdata's order of files."""

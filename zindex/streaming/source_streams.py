@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain, count, islice, repeat
 from operator import length_hint
 from typing import NamedTuple, TypedDict
@@ -11,6 +12,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import SourceError, StateMismatchError
+from zindex.loading.sample_units import Order
 from zindex.loading.stream_orders import (
     block_order,
     keyed_order,
@@ -18,6 +20,7 @@ from zindex.loading.stream_orders import (
     shuffle_samples,
 )
 from zindex.sources.unit_requests import Unit
+from zindex.streaming.files_dataset import NUM_PARSED
 from zindex.streaming.protocols import Sample
 from zindex.streaming.sources import StreamSource, read_items
 from zindex.streaming.worker_slots import (
@@ -27,6 +30,7 @@ from zindex.streaming.worker_slots import (
     StreamStart,
     UnreadPartitions,
     WorkerSlot,
+    advance,
 )
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
@@ -63,12 +67,12 @@ class Item(NamedTuple):
 
 
 @contextmanager
-def naming(item: Item, source: StreamSource) -> Iterator[None]:
+def naming(number: int, source: StreamSource) -> Iterator[None]:
     """Add the part or file that is read to errors."""
     try:
         yield
     except Exception as error:
-        what = f"{source.kind.removesuffix('s')} {item.number}"
+        what = f"{source.kind.removesuffix('s')} {number}"
         error.add_note(f"This came up in {what} of the dataset {source.name!r}.")
         raise
 
@@ -130,16 +134,27 @@ class Block(NamedTuple):
     samples: Sequence[Sample]
     #: The same, to take them from.
     left: Iterator[Sample]
-    #: Name of the entry that they change, and its value for the first of them.
+    #: Name of the entry that they change, and its value before the first of them.
     key: str
-    cursor: tuple[int, int, int]
+    cursor: Cursor
+    #: Samples of it up to the end of each item but the last one.
+    ends: Sequence[int] = ()
+
+    def now(self) -> Cursor:
+        """Return the cursor after the samples that were taken."""
+        return advance(self.cursor, self.ends, len(self.samples) - length_hint(self.left))
 
     def pairs(self) -> Iterable[tuple[Sample, Changes]]:
         """Return the samples, each with the entries that it changes."""
-        if len(self.samples) == 1:
-            return ((next(self.left), (None, self.key, self.cursor)),)
         finished, delivered, damaged = self.cursor
-        cursors = zip(repeat(finished), count(delivered), repeat(damaged))
+        if len(self.samples) == 1:
+            return ((next(self.left), (None, self.key, (finished, delivered + 1, damaged))),)
+        cursors: Iterable[Cursor]
+        if self.ends:
+            numbers = range(1, len(self.samples) + 1)
+            cursors = map(advance, repeat(self.cursor), repeat(self.ends), numbers)
+        else:
+            cursors = zip(repeat(finished), count(delivered + 1), repeat(damaged))
         return zip(self.left, zip(repeat(None), repeat(self.key), cursors), strict=False)
 
 
@@ -151,13 +166,12 @@ class _ReadStream(SourceStream):
 
     #: What a cursor counts for each delivered sample of a part or file.
     _scale = 1
-    # Samples of the block that ends at the cursor that are not delivered yet.
-    _left: Iterator[Sample] = iter(())
+    # What is delivered now; without samples the cursor counts.
+    _block = EMPTY_BLOCK
 
     def entries(self) -> Entries:
         """Return the checkpoint of the worker slot."""
-        finished, delivered, *rest = self._cursor
-        return {self.source.key: (finished, delivered - length_hint(self._left), *rest)}
+        return {self.source.key: self._block.now() if self._block.samples else self._cursor}
 
     def pairs(self) -> Iterator[tuple[Sample, Changes]]:
         """Return the samples of the worker slot, each with the entries that it changed."""
@@ -170,9 +184,19 @@ class _ReadStream(SourceStream):
         key, dataset, empty = self.source.key, self.source.dataset, set[int]()
         may_skip = getattr(dataset, "may_skip", True)
         finished, start, skipped = self._cursor
-        while (item := self._item(finished, start)) is not None:
+        while True:
+            is_joined = False
+            for joined in self._join(finished, start, skipped):
+                self._block, is_joined = joined, True
+                yield joined
+                finished, start = finished + len(joined.ends) + 1, 0
+            if is_joined:
+                empty.clear()
+                continue
+            if (item := self._item(finished, start)) is None:
+                break
             delivered, blocks = item.num_skipped, item.blocks
-            with naming(item, self.source):
+            with naming(item.number, self.source):
                 if delivered < item.begun:
                     blocks = _drop(blocks, item.begun - delivered)
                     delivered = item.begun
@@ -180,10 +204,10 @@ class _ReadStream(SourceStream):
                 other = dataset.num_skipped - skipped
                 for block in blocks:
                     damaged = dataset.num_skipped - other if may_skip else skipped
-                    first = finished, delivered + 1, damaged
+                    cursor = finished, delivered, damaged
                     delivered += len(block)
-                    self._left, self._cursor = iter(block), (finished, delivered, damaged)
-                    yield Block(block, self._left, key, first)
+                    self._block = Block(block, iter(block), key, cursor)
+                    yield self._block
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
                 empty.clear()
@@ -196,7 +220,11 @@ class _ReadStream(SourceStream):
                     "reads gave none; check the files and the process_fn, or shuffle the parts, so "
                     "that each worker comes to all"
                 )
-        self._cursor = finished, 0, skipped
+        self._cursor, self._block = (finished, 0, skipped), EMPTY_BLOCK
+
+    def _join(self, finished: int, start: int, skipped: int) -> Iterator[Block]:
+        """Yield the samples of the next parts from a cursor on, as far as small ones are joined."""
+        return iter(())
 
     def _item(self, finished: int, start: int) -> Item | None:
         """Return the next part or file, or None at the end.
@@ -247,6 +275,19 @@ class PartStream(_ReadStream):
         super().__init__(source, start)
         self._num_items, self._end = source.num_items, source.end
 
+    @cached_property
+    def _can_skip(self) -> bool:
+        return getattr(self.source.dataset, "can_skip", False)
+
+    @cached_property
+    def _share(self) -> int:
+        """Units of a group if several of a worker slot are read together, otherwise 0."""
+        if not self.makes_blocks:
+            return 0
+        units = self.source.dataset.units
+        is_joined = units.max_unit < NUM_PARSED and units.share >= 4 * self.slot.count
+        return units.share if is_joined else 0
+
     @property
     def makes_blocks(self) -> bool:
         """Whether `blocks` have several samples."""
@@ -263,13 +304,39 @@ class PartStream(_ReadStream):
             return None
         return self._open(number, max(start, begun), self._upcoming(finished))
 
+    def _join(self, finished: int, start: int, skipped: int) -> Iterator[Block]:
+        """Yield the samples of the next units of a group, as far as small ones are joined."""
+        slot, unread = self.slot, self.unread
+        if not self._share or (start and not self._can_skip):
+            return
+        turns = np.arange(finished, finished + self._share // slot.count + 1)
+        places = slot.index + slot.count * turns
+        if places[0] < len(unread.begun):
+            return
+        numbers = unread.items(places)
+        inside = (numbers // self._share == numbers[0] // self._share) & (numbers < self._end)
+        parts, epoch = numbers[inside], int(numbers[0]) // self._num_items
+        if len(parts) < 2:
+            return
+        parts -= epoch * self._num_items
+        dataset, labels = self.source.dataset, self._labels_of(epoch)
+        with naming(int(parts[0]), self.source):
+            for samples, ends in dataset.read_runs(parts, self._order_of(epoch), start, labels):
+                cursor = finished, start, skipped
+                yield Block(samples, iter(samples), self.source.key, cursor, ends)
+                finished, start = finished + len(ends) + 1, 0
+
+    def _labels_of(self, epoch: int) -> Sample:
+        """Return the fields that all samples of an epoch share, made once."""
+        if epoch != self._epoch:
+            self._epoch, self._common = epoch, self._labels(self.source.seed, epoch)
+        return self._common
+
     def _open(self, number: int, begun: int, upcoming: Iterator[Unit] | None = None) -> Item:
         """Return a part by its number in all epochs."""
         source, num_items = self.source, self._num_items
         epoch, part = divmod(number, num_items)
-        if epoch != self._epoch:
-            self._epoch, self._common = epoch, self._labels(source.seed, epoch)
-        labels = self._common
+        labels = self._labels_of(epoch)
         dataset = source.labelled(labels)
         order = epoch + self._past
         key: _Key = {"seed": source.seed, "name": source.name, "epoch": order}
@@ -303,9 +370,12 @@ class PartStream(_ReadStream):
 
     def _unit(self, part: int, epoch: int, begun: int) -> Unit:
         """Return a unit of files, without samples that were delivered if these can be skipped."""
+        return Unit(part, self._order_of(epoch), begun // self._scale if self._can_skip else 0)
+
+    def _order_of(self, epoch: int) -> Order:
+        """Return the key of the order of samples in an epoch; None for that of the files."""
         source = self.source
-        order = (source.seed, source.name, epoch + self._past) if source.order == "keyed" else None
-        return Unit(part, order, begun // self._scale if source.dataset.can_skip else 0)
+        return (source.seed, source.name, epoch + self._past) if source.order == "keyed" else None
 
     def _upcoming(self, finished: int) -> Iterator[Unit]:
         """Yield the units that the worker slot reads next."""

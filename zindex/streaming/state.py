@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zindex.datasets.utils import is_distributed
 from zindex.errors import StateMismatchError, StoreError
 from zindex.loading.percent_board import Change
 from zindex.loading.stateful_loaders import join_workers
-from zindex.samples.collectives import gather_objects
+from zindex.samples.collectives import gather_objects, is_distributed
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
 from zindex.streaming import worker_slots

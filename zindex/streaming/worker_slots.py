@@ -5,6 +5,7 @@ The parts of all epochs are numbered in one sequence: part ``p`` of epoch ``e`` 
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -51,12 +52,37 @@ Changes = tuple[Any, str, Any]
 SampleState = tuple[Head, dict[str, Any] | None, Any, str, Any] | tuple[Head, int]
 
 
-def run_head(head: Head, key: str, cursor: Cursor, mix_key: str, num_picks: int) -> Head:
+def run_head(
+    head: Head, key: str, cursor: Cursor, ends: Iterable[int], mix_key: str, num_picks: int
+) -> Head:
     """Return what adjacent samples of one source share: their worker slot, and the entries before.
 
-    Sample ``n`` of them, from 1 on, has advanced both entries by ``n``.
+    Sample ``n`` of them, from 1 on, has advanced both entries by ``n``; see `advance` for ``ends``.
     """
-    return Head((*head, key, *cursor, mix_key, num_picks))
+    return Head((*head, key, *cursor, mix_key, num_picks, *ends))
+
+
+def advance(cursor: Cursor, ends: Sequence[int], number: int) -> Cursor:
+    """Return the cursor after some adjacent samples of a source.
+
+    Parameters
+    ----------
+    cursor
+        Of a source that is not packed, before them.
+    ends
+        Samples up to the end of each item but the last one, ascending.
+    number
+        Number of the samples.
+
+    Examples
+    --------
+    >>> [advance((4, 10, 0), [2, 5], number) for number in (1, 2, 3, 6)]
+    [(4, 11, 0), (4, 12, 0), (5, 1, 0), (6, 1, 0)]
+    """
+    finished, delivered, damaged = cursor
+    if ends and (passed := bisect_left(ends, number)):
+        return finished + passed, number - ends[passed - 1], damaged
+    return finished, delivered + number, damaged
 
 
 def read_state(state: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any] | None, Entries]:
@@ -68,12 +94,14 @@ def read_state(state: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any] | No
     (('id', 0, 1, 0, 1), None, {'mix /': 1, 'leaf a': (0, 1, 0)})
     >>> read_state((("id", 0, 1, 0, 1, "leaf a", 0, 5, 0, "mix /", 7), 2))
     (('id', 0, 1, 0, 1), None, {'leaf a': (0, 7, 0), 'mix /': 9})
+    >>> read_state((("id", 0, 1, 0, 1, "leaf a", 0, 5, 0, "mix /", 7, 1), 2))
+    (('id', 0, 1, 0, 1), None, {'leaf a': (1, 1, 0), 'mix /': 9})
     """
     entries: Entries = {}
     if len(state) == 2:
         run, number = state
-        key, finished, delivered, damaged, mix_key, num_picks = run[5:]
-        entries[key] = finished, delivered + number, damaged
+        key, finished, delivered, damaged, mix_key, num_picks, *ends = run[5:]
+        entries[key] = advance((finished, delivered, damaged), ends, number)
         entries[mix_key] = num_picks + number
         return run[:5], None, entries
     head, begin, *changes = state

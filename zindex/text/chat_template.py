@@ -428,7 +428,7 @@ def _compile(text: str, date: str | None) -> Any:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
         raise ConfigError(
-            f"a chat template must be one of Jinja, this one is not: {error}{where}; mend it"
+            f"a chat template must be one of Jinja, this one is not: {error}{where}; fix it"
         ) from error
     template.globals = dict(template.globals)  # each rendering copies them
     return template

@@ -141,7 +141,7 @@ class EncodedFiles(WrappedFiles):
         """Count a damaged sample, or raise its error with its location."""
         if not self.skip_damaged:
             raise SourceError(
-                f"{error}, in {locate(sample)}; mend it, or leave out such records with "
+                f"{error}, in {locate(sample)}; fix it, or leave out such records with "
                 "on_damage='skip' (--on-damage skip)"
             ) from error
         self.num_refused += 1
@@ -223,6 +223,6 @@ def fit_ids(ids: Int64Array, dtype: str, num_ids: int | None = None) -> AnyArray
         if num_ids is not None and most >= num_ids:
             raise ConfigError(
                 f"a tokenizer must give ids of its vocabulary, which has {num_ids:,}, got "
-                f"{most:,}; mend the tokenizer"
+                f"{most:,}; fix the tokenizer"
             )
     return ids.astype(dtype, copy=False)

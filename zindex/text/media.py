@@ -65,7 +65,7 @@ class PatchRule:
     """Tokens by the size of an image, as Qwen2-VL and its successors document them.
 
     Sides are rounded to multiples of ``patch_size * merge_size``, after the image is scaled into
-    the range of pixels; each token stands for ``merge_size ** 2`` patches.
+    the range of pixels; each token represents ``merge_size ** 2`` patches.
 
     Raises
     ------

@@ -100,7 +100,7 @@ def _list_of_objects(record: Record, name: str) -> list[Record]:
     if isinstance(values, list) and all(isinstance(value, Mapping) for value in values):
         return values
     raise SourceError(
-        f"{name} of a record must be a list of objects, got {str(values)[:60]!r}; mend the record"
+        f"{name} of a record must be a list of objects, got {str(values)[:60]!r}; fix the record"
     )
 
 

@@ -233,7 +233,7 @@ class TextEncoder:
         -----
         A text is encoded as a whole, so that its ids do not depend on the spans, and a token across
         the border of a span counts as inside, as in transformers'
-        ``return_assistant_tokens_mask``. Only if the tokenizer does not tell the offsets of its
+        ``return_assistant_tokens_mask``. Only if the tokenizer does not report the offsets of its
         tokens, a text is encoded in pieces, cut at the borders.
         """
         pieces = list[list[tuple[str, bool, bool]]]()
@@ -260,7 +260,7 @@ class TextEncoder:
 
     @cached_property
     def _has_offsets(self) -> bool:
-        """Whether the tokenizer tells where its tokens are in a text."""
+        """Whether the tokenizer reports where its tokens are in a text."""
         try:
             self._encode_masks([(0, "a", 0)], [[(0, 1)]])
         except (AttributeError, NotImplementedError):

@@ -1,7 +1,6 @@
 """Tokenise files of documents, conversations, preference pairs and answer groups into records."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
@@ -112,13 +111,10 @@ class TokenRecords(EncodedFiles):
         if media is not None:
             self._media_id = encoder.find_id(media.placeholder, "placeholder of media (--media)")
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "recipe"}
-
-    @cached_property
+    @property
     def recipe(self) -> Recipe:
         """What records are made of."""
-        return self.settings.recipe
+        return self.reader.recipe
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the records, besides the files, as JSON values."""

@@ -126,7 +126,7 @@ def test_documents_without_text(folder: Path) -> None:
     with pytest.raises(
         SourceError,
         match=r"in the field 'text' \(--column\), it is missing; the fields are body, in "
-        r"line 2 of .*rows.jsonl; mend it, or leave out such records",
+        r"line 2 of .*rows.jsonl; fix it, or leave out such records",
     ):
         tokenize_corpus(folder / "rows.jsonl", folder / "x", **settings)
     made = tokenize_corpus(folder / "rows.jsonl", folder / "y", on_damage="skip", **settings)
@@ -305,7 +305,7 @@ def test_a_concurrent_call_may_be_faster(folder: Path, monkeypatch: pytest.Monke
         settings["to"] = to
         monkeypatch.setattr(partitions, "read_partition", encode_late)
         if to == "bin":
-            with pytest.raises(StoreError, match="another one has finished it meanwhile; use it"):
+            with pytest.raises(StoreError, match="another call has finished it; use it"):
                 tokenize_corpus(folder / "in", target, **settings)
         else:
             assert tokenize_corpus(folder / "in", target, **settings) == made[0]

@@ -216,9 +216,9 @@ def test_sources_that_cannot_be_converted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ("__key__", ", which a store of"),
-        ("__url__", ", which a store of"),
-        ("x_length", " beside x, for the"),
+        ("__key__", ", which is reserved in stores of"),
+        ("__url__", ", which is reserved in stores of"),
+        ("x_length", " next to x, for the"),
     ],
 )
 def test_a_key_is_not_called_like_what_stores_keep(tmp_path: Path, key: str, why: str) -> None:
@@ -311,7 +311,7 @@ def test_invalid_values_are_refused_by_key_and_record(
     write = write_h5 if form == "h5" else write_bin
     source = write(tmp_path / "in", shards)
     name = "data_0001.h5" if form == "h5" else "shard_1"
-    with pytest.raises(SourceError, match=rf"{shown} in record 2 of .*{name}; mend"):
+    with pytest.raises(SourceError, match=rf"{shown} in record 2 of .*{name}; fix"):
         convert_keyed(source, tmp_path / "s", grid=ChunkGrid(16, 64))
     shards[1][2][key][4] = 1
     assert (

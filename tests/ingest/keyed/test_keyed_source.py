@@ -37,7 +37,7 @@ def test_arrays_of_groups_and_of_plain_records(tmp_path: pytest.TempPathFactory)
     whole = KeyedSource(loose)
     assert [field.name for field in whole.fields] == ["x"]
     assert whole.rows["x_offset"].tolist() == [0, 6, 12]
-    with pytest.raises(ConfigError, match="a key must not be called x_length beside x"):
+    with pytest.raises(ConfigError, match="a key must not be called x_length next to x"):
         KeyedSource([KeyedShard("a", {"x": plain, "x_length": plain})])
 
 

@@ -154,7 +154,7 @@ def test_lines_without_lists_are_refused() -> None:
 
 def test_a_key_is_not_called_like_lengths() -> None:
     record = {"x": [[1]], "x_length": [1]}
-    with pytest.raises(ConfigError, match="a key must not be called x_length beside x, for the"):
+    with pytest.raises(ConfigError, match="a key must not be called x_length next to x, for the"):
         open_token_lines(files_of(record), "")
     assert own(open_token_lines(files_of(record), "", {"x": "int8"})) == [
         {"x": [1], "x_length": [1]}

@@ -318,7 +318,7 @@ def test_damage_is_an_error_or_skipped_and_counted(tmp_path: Path) -> None:
 def test_values_that_do_not_fit_are_damage_too(tmp_path: Path) -> None:
     source = ListFiles({"a": [[{"x": [1]}, {"x": [300]}, {"x": "no"}]]})
     problem = (
-        r"the numbers must fit uint8, got \[300\], in field 'x', in record '0/1' of a; mend it, "
+        r"the numbers must fit uint8, got \[300\], in field 'x', in record '0/1' of a; fix it, "
         r"give it another dtype with dtypes \(--dtype NAME=int64\), leave the field out"
     )
     with pytest.raises(SourceError, match=problem):

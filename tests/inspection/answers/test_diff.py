@@ -124,7 +124,7 @@ def test_states_of_edited_runs(tmp_path: Path, write_corpus: WriteCorpus) -> Non
     found = diff(config, states=[own | {"consumed_samples": 12}, own | {"consumed_samples": 20}])
     assert (found.num_samples, found.first_difference) == ((12, 20), 12)
     for wrong, message in (
-        (own | {"consumed_samples": 21}, "must stand at or before it, at position 20, got 21"),
+        (own | {"consumed_samples": 21}, "must be at or before it, at position 20, got 21"),
         (own | {"fingerprint": "ab", "consumed_samples": 1}, "must belong to these samples"),
         ({"loader": own}, "must have the keys"),
     ):

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import fail, succeed
-from tests.keyed.growing.rollouts import grow, rollout
+from tests.growing.rollouts import grow, rollout
 from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import find_declared
 from zindex.formats.keyed.shards import GROWING_KEY
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import evict
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.inspection import verify_growing
+from zindex.growing.writer import append
 from zindex.ingest.keyed.convert_keyed import convert_keyed
 from zindex.ingest.keyed.export_keyed import export_keyed
 from zindex.inspection.answers.batch_choices import measure_batches
 from zindex.inspection.answers.growing_records import holds_records, open_records
 from zindex.inspection.answers.record_statistics import measure_records
 from zindex.inspection.answers.show import show
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.eviction import evict
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.inspection import verify_growing
-from zindex.keyed.growing.writer import append
 from zindex.store.commit import read_sealed, seal
 from zindex.store.record_reader import RecordReader
 from zindex.store.tokenizer_note import NOTE_KEY, TokenizerNote, write_note

@@ -206,7 +206,7 @@ def test_without_positions_or_changes_nothing_is_edited(tmp_path: Path, paths: l
 def test_an_edit_lies_behind_the_last_one(tmp_path: Path, paths: list[str]) -> None:
     config = weighted_run(tmp_path, paths[:2])
     edit_here(config, 50, reweight={paths[0]: 2.0})
-    with pytest.raises(PlanError, match="not lie before the last one, at position 50, got 49"):
+    with pytest.raises(PlanError, match="not be before the last one, at position 50, got 49"):
         edit_here(config, 49, reweight={paths[0]: 3.0})
     edit_here(config, 50, reweight={paths[0]: 3.0})
     assert len(open_journal(config).entries) == 2

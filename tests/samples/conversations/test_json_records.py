@@ -83,9 +83,9 @@ def test_an_empty_file_has_no_records(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"n": 0}\n{"n": \n', r"record 1 of .* at byte 9 there is no JSON: .*; mend or remove"),
-        (b"{}\n[1, 2]\n", "record 1 of .* it is of type list; mend or remove the line"),
-        (b"[{}, 3]", "record 1 of .* it is of type int; mend or remove it"),
+        (b'{"n": 0}\n{"n": \n', r"record 1 of .* at byte 9 there is no JSON: .*; fix or remove"),
+        (b"{}\n[1, 2]\n", "record 1 of .* it is of type list; fix or remove the line"),
+        (b"[{}, 3]", "record 1 of .* it is of type int; fix or remove it"),
         (b"[{}, {}", r"must be a JSON array of objects, as it begins with \[, but: "),
         (b"\x1f\x8b123", "must hold JSON objects, .* but begins with .*; decompress it"),
     ],

@@ -10,11 +10,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-#: Time that a rank waits for another one.
-PATIENCE = timedelta(seconds=30)
+#: Time that a rank waits for another one, which may compile a kernel first on a busy machine.
+PATIENCE = timedelta(seconds=150)
 
 # Seconds after which each process ends, whatever happens.
-_LIFETIME = 60
+_LIFETIME = 200
 
 
 def run_ranks(num_ranks: int, run_rank: Callable[[int], object]) -> None:

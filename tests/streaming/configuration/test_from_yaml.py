@@ -362,10 +362,10 @@ REFUSED = {
     "target: zindex.streaming.MergeDataset": "(did you mean 'zindex.streaming.MergedDataset'",
     "target: 5": "a target must be a name, got a value of another kind",
     "target: ${variables:nested}": "a target must be written out, got",
-    "target: Box\nname: x": "line 2, column 1: a target without params must stand alone, 'Box' "
-    "comes with 'name'; all who use the object itself share its attributes",
-    "target: Box\nparmas: {}": "comes with 'parmas' (did you mean 'params'?)",
-    "params: {}\ntaget: Box": "line 1, column 1: params must stand beside a target or an include, "
+    "target: Box\nname: x": "line 2, column 1: a target without params must be alone, 'Box' "
+    "is next to 'name'; all who use the object itself share its attributes",
+    "target: Box\nparmas: {}": "is next to 'parmas' (did you mean 'params'?)",
+    "params: {}\ntaget: Box": "line 1, column 1: params must be next to a target or an include, "
     "there is none (did you mean 'taget'?)",
     "target: Box\nparams: [1]": "line 2, column 9: params must be a mapping of arguments, or null "
     "for none, got a list",
@@ -394,13 +394,13 @@ REFUSED = {
     "include: [a]": "an include must be the path of a YAML file",
     "include: ${dynamic_objs:thing}": "an include must be the path of a YAML file",
     "include: s3://bucket/a.yaml": "an include must be a file of this machine, got 's3://bucket",
-    "{include: a.yaml, target: Box}": "a target must not stand beside an include",
+    "{include: a.yaml, target: Box}": "a target must not be next to an include",
     "{include: list.yaml, percent: 1}": "what is included must be a target with params, to be "
     "given 'percent', but 'list.yaml' describes something else",
     "{include: shared.yaml, percent: 1}": "'shared.yaml' describes something else",
     "{include: list.yaml, params: 1}": "params must be a mapping of arguments",
     "": "line 1, column 1: must describe a dataset, it is empty",
-    "a: 1\nb: 2\na: 3": "line 3, column 1: keys must differ, 'a' comes twice; remove one of them",
+    "a: 1\nb: 2\na: 3": "line 3, column 1: keys must differ, 'a' is repeated; remove one of them",
     "? [a]\n: b": "a key must be a text or a number, got a list or a mapping",
     "a: [": "line 1, column 5: must be YAML: while parsing a flow node",
     "a: *b": "line 1, column 4: must be YAML: found undefined alias 'b'",

@@ -67,7 +67,7 @@ class Field:
     tensor_dtype: str | None = None
     #: Padding value; None for the dataset's padding id in ids, and 0 elsewhere.
     pad: float | None = None
-    #: Whether padding goes on the left.
+    #: Whether padding is on the left.
     pads_left: bool = False
     #: Name of a tensor of batches that is True at values and False at padding.
     mask: str | None = None

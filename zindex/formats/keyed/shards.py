@@ -15,7 +15,7 @@ from zindex.formats.keyed.keyed_array import KeyedArray, KeyedShard
 from zindex.formats.keyed.natural_order import list_below
 from zindex.io.local import local_path
 
-#: Key of the description of a growing store; see `zindex.keyed.growing`.
+#: Key of the description of a growing store; see `zindex.growing`.
 GROWING_KEY = "_zindex/growing.json"
 
 FileFormat = Literal["bin", "h5"]

@@ -53,13 +53,13 @@ def describe_invalid(key: str, value: object, where: str, num_ids: int | None = 
     Examples
     --------
     >>> describe_invalid("sequence", -5, "record 3 of a.zarr", 100)
-    "token ids of 'sequence' must be from 0 to 99, got -5 in record 3 of a.zarr; mend the record"
+    "token ids of 'sequence' must be from 0 to 99, got -5 in record 3 of a.zarr; fix the record"
     """
     if isinstance(value, float | np.floating):
-        return f"numbers of {key!r} must be finite, got {value} in {where}; mend the record"
+        return f"numbers of {key!r} must be finite, got {value} in {where}; fix the record"
     most = np.iinfo(np.int64).max if num_ids is None else num_ids - 1
     return (
-        f"token ids of {key!r} must be from 0 to {most:,}, got {value} in {where}; mend the record"
+        f"token ids of {key!r} must be from 0 to {most:,}, got {value} in {where}; fix the record"
     )
 
 

@@ -116,7 +116,7 @@ def shared(base: str, *, replace: bool) -> Iterator[None]:
         if finish_pair(base, replace=replace) is None and not os.path.exists(f"{base}.idx"):
             raise
         raise StoreError(
-            f"{base}.bin must be one call's alone, another one has finished it meanwhile; use it"
+            f"{base}.bin must have one writer at a time, another call has finished it; use it"
         ) from error
 
 

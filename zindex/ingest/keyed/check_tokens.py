@@ -144,7 +144,7 @@ def _compare(
     theirs = error = own = None
     try:
         theirs = reference.apply_chat_template(list(messages), tokenize=False, **options)
-    except Exception as caught:  # whatever a template does
+    except Exception as caught:  # a template may raise anything
         error = caught
     try:
         own = records.reader.cut_dialogue(dialogue)

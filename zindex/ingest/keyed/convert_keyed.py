@@ -87,12 +87,12 @@ class KeyedSource:
         for key in keys:
             if key in (KEY, URL):
                 raise ConfigError(
-                    f"a key must not be called {key}, which a store of records keeps for itself; "
+                    f"a key must not be called {key}, which is reserved in stores of records; "
                     "rename it"
                 )
             if f"{key}{LENGTH_SUFFIX}" in keys:
                 raise ConfigError(
-                    f"a key must not be called {key}{LENGTH_SUFFIX} beside {key}, for the store "
+                    f"a key must not be called {key}{LENGTH_SUFFIX} next to {key}, for the store "
                     f"keeps the lengths of the items of {key} by that name; rename it"
                 )
         #: The fields of the store.

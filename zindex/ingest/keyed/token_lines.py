@@ -63,7 +63,7 @@ class TokenLines(WrappedFiles):
         for key in self.dtypes:
             if f"{key}{LENGTH_SUFFIX}" in self.dtypes:
                 raise ConfigError(
-                    f"a key must not be called {key}{LENGTH_SUFFIX} beside {key}, for the store "
+                    f"a key must not be called {key}{LENGTH_SUFFIX} next to {key}, for the store "
                     f"keeps the lengths of the items of {key} by that name; rename it, or name the "
                     "keys to keep by their dtypes (--dtype)"
                 )
@@ -103,7 +103,7 @@ class TokenLines(WrappedFiles):
                     self.num_refused += 1
                     continue
                 raise SourceError(
-                    f"{error}, in {locate(sample)}; mend it, or leave out such lines with "
+                    f"{error}, in {locate(sample)}; fix it, or leave out such lines with "
                     "on_damage='skip' (--on-damage skip)"
                 ) from None
             record["__key__"] = sample["__key__"]

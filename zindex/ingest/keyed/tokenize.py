@@ -227,7 +227,7 @@ def describe_tokens(store: Store | PlaceLike) -> dict[str, Any]:
     if not isinstance(facts, dict) or "tokenizer" not in facts:
         raise ConfigError(
             f"{store.root} must be a store made of texts by tokenize, its kind is {store.kind!r} "
-            "and it names no tokenizer; ask whoever made it"
+            "and it names no tokenizer; ask its author"
         )
     return dict(facts)
 

@@ -169,7 +169,7 @@ def _check_joined(results: Sequence[ReadResult], meta_fields: Sequence[str]) -> 
             raise SourceError(
                 f"meta_names (--meta) must name metadata of some sample, no record has {name!r}: "
                 "only samples with a member .id get metadata, from the line with their key in the "
-                ".meta.jsonl beside their tar; mend these or leave the name out, and import again "
+                ".meta.jsonl next to their tar; fix these or leave the name out, and import again "
                 "with restart=True (--restart)"
             )
 

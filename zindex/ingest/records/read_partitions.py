@@ -245,7 +245,7 @@ class _RecordWriter:
                 return
             other = "give it another dtype with dtypes (--dtype NAME=int64), " * bool(self.dtypes)
             raise SourceError(
-                f"{error}, in record {record.get(KEY)!r} of {record.get(URL)}; mend it, {other}"
+                f"{error}, in record {record.get(KEY)!r} of {record.get(URL)}; fix it, {other}"
                 "leave the field out, or leave out such records with on_damage='skip' "
                 "(--on-damage skip)"
             ) from error

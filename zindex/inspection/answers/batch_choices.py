@@ -13,7 +13,7 @@ from zindex.inspection.answers.growing_records import GenerationStore, open_reco
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.dataset_factory import DatasetFactory
-from zindex.keyed.growing.store import GrowingStore
+from zindex.keyed.growing_store import GrowingStore
 from zindex.keyed.store import KeyedStore
 from zindex.keyed.stores import StoreFactory
 from zindex.loading.order import SampleOrder

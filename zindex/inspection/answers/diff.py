@@ -137,7 +137,7 @@ def diff(
         Lengths, first difference, share of differing positions, counts per dataset, and the tokens
         that only one has.
         Samples are equal if they hold the same tokens of the same documents. Datasets are equal if
-        their documents have the same lengths, whatever their paths.
+        their documents have the same lengths, regardless of their paths.
 
     Raises
     ------

@@ -133,7 +133,7 @@ def forget(
 
     From the position on, every sample has the tokens that it had without those of the documents,
     in the same order, followed by padding with a loss mask of 0. All positions and steps stay as
-    they are, and no other token is lost, moves to another sample or comes twice. Only a sample
+    they are, and no other token is lost, moves to another sample or is repeated. Only a sample
     of which nothing would remain is dropped: its position gets one of the last samples of the run,
     which becomes shorter. Later edits, and indices and passes that they add, leave the documents
     out, too.

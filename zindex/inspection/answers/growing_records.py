@@ -5,11 +5,11 @@ from typing import Any
 
 from zindex.arrays import AnyArray
 from zindex.errors import ConfigError
+from zindex.growing.generations import Generations
+from zindex.growing.growing_log import GrowingLog, is_growing
+from zindex.growing.homes import describe_records
 from zindex.ingest.length_source import is_store
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.keyed.growing.generations import Generations
-from zindex.keyed.growing.growing_log import GrowingLog, is_growing
-from zindex.keyed.growing.homes import describe_records
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store, open_store
 from zindex.store.records import KIND

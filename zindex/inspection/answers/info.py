@@ -10,6 +10,8 @@ from typing import Any
 
 from zindex.config import load_config
 from zindex.errors import StoreNotFoundError, ZindexError
+from zindex.growing.growing_log import is_growing
+from zindex.growing.inspection import describe_growing
 from zindex.indexing.run_plan import plan_run
 from zindex.ingest.corpora.pairs import is_url
 from zindex.ingest.length_source import is_store
@@ -21,8 +23,6 @@ from zindex.inspection.tables.journal_table import report_edits
 from zindex.io import files
 from zindex.io.decompression import DamageError
 from zindex.io.objects import place_of
-from zindex.keyed.growing.growing_log import is_growing
-from zindex.keyed.growing.inspection import describe_growing
 from zindex.store.commit import ROOT_KEY
 from zindex.store.folder_group import is_group
 

@@ -21,7 +21,7 @@ def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
     num_damaged = sum(bool(report.damages) for report in reports)
     num_invalid = sum(bool(report.invalid) for report in reports)
     if num_invalid:
-        yield f"{stores}: {num_invalid:,} with invalid values; mend the source and make them again"
+        yield f"{stores}: {num_invalid:,} with invalid values; fix the source and make them again"
     if num_damaged:
         yield f"{stores}: {num_damaged:,} damaged; `zindex repair` rebuilds damaged shards"
         if any(report.is_tokenized and report.damages for report in reports):

@@ -252,7 +252,7 @@ def settle(
     -----
     Law: a position from `position` on has the sample that it had without the documents; if nothing
     is left of it, it has one of the last samples of the run, which gets shorter. So no other token
-    is lost or comes twice. Cost: one scan of the order of the run.
+    is lost or repeated. Cost: one scan of the order of the run.
     """
     run = OpenedRun(journal.proposing(state), client)
     fresh = tuple(forgotten) or state.forgotten

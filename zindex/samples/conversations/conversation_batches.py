@@ -184,7 +184,7 @@ def _fill_row(dataset: Any, record: Any, pad: PadIds, arrays: dict[str, AnyArray
             break
     if not firsts:
         raise SourceError(
-            "a record must give tokens, this one gives none; remove it or mend the tokenizer's "
+            "a record must give tokens, this one gives none; remove it or fix the tokenizer's "
             "chat template"
         )
     is_counted &= targets != IGNORE_INDEX

@@ -106,7 +106,7 @@ class JsonRecords:
         except SourceError as error:
             raise SourceError(
                 f"record {number} of {self.path} must be a JSON object, at byte "
-                f"{int(self._lines.starts[number])} {error}; mend or remove the line"
+                f"{int(self._lines.starts[number])} {error}; fix or remove the line"
             ) from error
 
     def _check(self, value: Any, number: int) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class JsonRecords:
             return value
         raise SourceError(
             f"record {number} of {self.path} must be a JSON object, it is of type "
-            f"{type(value).__name__}; mend or remove it"
+            f"{type(value).__name__}; fix or remove it"
         )
 
     @cached_property
@@ -128,7 +128,7 @@ class JsonRecords:
         except ValueError as error:
             raise SourceError(
                 f"{self.path} must be a JSON array of objects, as it begins with [, but: {error}; "
-                "mend the file"
+                "fix the file"
             ) from error
         return list(values)
 

@@ -71,8 +71,6 @@ class BasePackingScheduler:
     def _share_packs(self, packs: Packs) -> list[list[list[int]]]:
         """Return packs by micro-batch and rank; ranks that share the context have the same."""
         size = self.dp_size
-        if self.cp_size == 1:
-            return [packs[start : start + size] for start in range(0, len(packs), size)]
         return [
             [pack for pack in packs[start : start + size] for _ in range(self.cp_size)]
             for start in range(0, len(packs), size)

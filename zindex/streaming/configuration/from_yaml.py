@@ -145,7 +145,7 @@ def _check_functions(params: Mapping[str, Entry]) -> None:
         if isinstance(plan.target.value, type) and not hasattr(plan.target.value, "__iter__"):
             raise plan.target.place.error(
                 f"{name} must be a function of samples, {plan.target.name!r} names a class; write "
-                "`params: null` beside it to make an object of it"
+                "`params: null` next to it to make an object of it"
             )
 
 
@@ -206,7 +206,7 @@ def _check_known(kind: type, name: str, place: Place) -> None:
     if name.lower().rstrip("s") in _PERCENTS:
         raise place.error(
             f"the share of a dataset must be its percent, got the attribute {name!r} (did you mean "
-            "'percent'?); correct it, or remove it beside a percent"
+            "'percent'?); correct it, or remove it next to a percent"
         )
     arguments = list(inspect.signature(kind).parameters)
     if close := [name] if name in arguments else get_close_matches(name, arguments, 1, _LIKE):

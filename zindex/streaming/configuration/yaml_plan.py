@@ -144,7 +144,7 @@ class Planner:
             others = [str(key) for key in items if key != "params"]
             near = suggest("target", others) or suggest("include", others)
             raise tree.keys["params"].error(
-                f"params must stand beside a target or an include, there is none{near}; name what "
+                f"params must be next to a target or an include, there is none{near}; name what "
                 "is made of them"
             )
         return {key: self._plan(item) for key, item in items.items()}
@@ -181,7 +181,7 @@ class Planner:
         if any("${" in part for part in parts[::2]):
             raise place.error(
                 "${...} must be ${variables:NAME} or ${dynamic_objs:NAME}, got "
-                f"{text!r}; pass what it should stand for, or a text with it, as a variable"
+                f"{text!r}; pass its value, or a text with it, as a variable"
             )
         self.num_text += sum(map(len, parts))
         if self.num_text > _MAX_TEXT:
@@ -219,7 +219,7 @@ class Planner:
         if "params" not in tree.value and others:
             first = next(key for key in tree.value if key in others)
             raise tree.keys[first].error(
-                f"a target without params must stand alone, {target.name!r} comes with "
+                f"a target without params must be alone, {target.name!r} is next to "
                 f"{first!r}{suggest(str(first), ['params'])}; all who use the object itself "
                 "share its attributes: write `params: null` to make one of its own"
             )
@@ -253,7 +253,7 @@ class Planner:
         item = tree.value["include"]
         if "target" in tree.value:
             raise tree.keys["target"].error(
-                "a target must not stand beside an include, which makes the object; remove one"
+                "a target must not be next to an include, which makes the object; remove one"
             )
         plan = self._plan_file(*self._find_include(item))
         params, attributes = self._plan_settings(tree)
@@ -263,7 +263,7 @@ class Planner:
             first = next(iter(params or attributes))
             raise item.place.error(
                 f"what is included must be a target with params, to be given {first!r}, but "
-                f"{item.value!r} describes something else; move what stands beside it there"
+                f"{item.value!r} describes something else; move these settings there"
             )
         return Call(plan.target, plan.params | (params or {}), plan.attributes | attributes)
 
@@ -288,7 +288,7 @@ class Planner:
         file = Path(os.path.realpath(folder / text))
         if not any(file.is_relative_to(root) for root in self.folders):
             raise item.place.error(
-                f"an include must lie in {self.folders[0]}, {text!r} leads out of it; move the "
+                f"an include must be in {self.folders[0]}, {text!r} leads out of it; move the "
                 "file, or open its folder by include_folders"
             )
         if not file.is_file():

@@ -159,7 +159,7 @@ class _Loader(BoundedLoader):
                 continue
             key = self._make_key(key_node, where)
             if key in items:
-                raise where.error(f"keys must differ, {key!r} comes twice; remove one of them")
+                raise where.error(f"keys must differ, {key!r} is repeated; remove one of them")
             items[key], places[key] = self.convert(value_node), where
         self.num_merged += sum(len(tree.value) for tree in merged)
         check_bounds(self.num_merged, 1, place)
@@ -203,7 +203,7 @@ def check_bounds(num_values: int, depth: int, place: Place) -> None:
     """Check the number of values, and how deep they are nested in one file."""
     if num_values > MAX_NODES:
         raise place.error(
-            f"files may stand for at most {MAX_NODES:,} values, with aliases and includes "
+            f"files may expand to at most {MAX_NODES:,} values, with aliases and includes "
             "followed; use fewer"
         )
     if depth > MAX_DEPTH:

@@ -126,7 +126,7 @@ class TikTokenTokenizer(TextTokenizer):
         except ValueError as error:
             raise ConfigError(
                 f"pattern of {file} must be an expression that the library takes, got "
-                f"{expression!r}: {error}; mend it"
+                f"{expression!r}: {error}; fix it"
             ) from error
 
     def _set_special(self, special: dict[str, int], num_ids: int) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import StoreNotFoundError
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.history import Home
-from zindex.keyed.growing.homes import FieldArrays
-from zindex.keyed.growing.joined_rows import JoinedRows, Parts
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.history import Home
+from zindex.growing.homes import FieldArrays
+from zindex.growing.joined_rows import JoinedRows, Parts
 from zindex.store.rows import RowReader
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.killing import Killed, death_before
+from zindex.growing.writer import append
 from zindex.io import files
-from zindex.keyed.growing.writer import append
 
 
 def rollout(number: int) -> dict[str, Any]:

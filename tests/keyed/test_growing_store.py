@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.keyed.growing.rollouts import grow, rollout
+from tests.growing.rollouts import grow, rollout
 from zindex.errors import SourceError, StoreNotFoundError
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import evict, find_unused, remove_unused
 from zindex.keyed import DatasetFactory, StoreFactory, detect_format, save_bin
 from zindex.keyed.columns import read_columns
 from zindex.keyed.file_values import CopySpans
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.eviction import evict, find_unused, remove_unused
-from zindex.keyed.growing.store import GrowingStore, open_growing
+from zindex.keyed.growing_store import GrowingStore, open_growing
 
 SIZES = (3, 1, 4, 2, 6)
 
@@ -71,7 +71,7 @@ def test_samples_equal_those_of_a_store_written_at_once(
 
 
 def test_windows_of_a_generation(tmp_path: Path) -> None:
-    from zindex.keyed.growing.writer import append
+    from zindex.growing.writer import append
 
     for first in (0, 10, 20):
         record = {"sequence": [*range(first, first + 10)], "loss_mask": [1] * 10}
@@ -163,8 +163,8 @@ def test_missing_generations_are_explained(store: Path, tmp_path: Path) -> None:
 
 
 def _empty(store: Path) -> None:
-    from zindex.keyed.growing.growing_log import GrowingLog
-    from zindex.keyed.growing.history import Eviction
+    from zindex.growing.growing_log import GrowingLog
+    from zindex.growing.history import Eviction
 
     GrowingLog(store).commit(lambda _: Eviction("evict", 100, None))
     open_growing(store)

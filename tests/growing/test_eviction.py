@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.keyed.growing.rollouts import die_before_write, grow, numbers_of
+from tests.growing.rollouts import die_before_write, grow, numbers_of
 from zindex.errors import ConfigError, StateMismatchError, StoreNotFoundError
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.dataset import GrowingDataset, growing_loader
-from zindex.keyed.growing.eviction import (
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import (
     evict,
     find_unused,
     release,
     remove_unused,
 )
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.store import open_growing
+from zindex.growing.growing_log import GrowingLog
+from zindex.keyed.growing_dataset import GrowingDataset, growing_loader
+from zindex.keyed.growing_store import open_growing
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from zindex.errors import ConfigError, SourceError
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.formats.keyed.schema_presets import find_schema
-from zindex.keyed.growing.fields import VERSION_KEY, GrowingSchema, infer_schema
+from zindex.growing.fields import VERSION_KEY, GrowingSchema, infer_schema
 
 RECORD = {"responses": [[1, 2], [3]], "masks": [[1, 0], [1]], "rewards": [1, 0], "truth": "x"}
 
@@ -97,11 +97,11 @@ def test_values_and_lengths_are_flat() -> None:
         ({"responses": [[1, 2**70], [3]]}, r"'responses' must be a list or an array|'responses'"),
         ({"responses": [[0.5], [3]]}, r"'responses' must fit int32"),
         ({"masks": [[2, 0], [1]]}, r"'masks' must fit bool"),
-        ({"rewards": [float("nan"), 0.0]}, r"'rewards' must be finite, got nan in record 1; mend"),
+        ({"rewards": [float("nan"), 0.0]}, r"'rewards' must be finite, got nan in record 1; fix"),
         ({"rewards": [1e60, 0.0]}, r"'rewards' must fit float32"),
         ({"rewards": 1.0}, r"'rewards' must be a list or an array of numbers, as in the first"),
         ({"truth": 5}, r"'truth' must be a text, as in the first generation, got 5 in record 1;"),
-        ({"more": 1}, r"record 1 has more; mend the record, or begin a new store"),
+        ({"more": 1}, r"record 1 has more; fix the record, or begin a new store"),
         ({"policy_version": 1}, r"must not have the key policy_version, which its store adds"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_record_that_does_not_fit_is_refused(changes: dict[str, Any], message:
 def test_a_missing_key_is_named() -> None:
     schema = infer_schema([RECORD])
     short = {name: value for name, value in RECORD.items() if name != "truth"}
-    with pytest.raises(SourceError, match=r"must have the keys .*, record 0 lacks truth; mend"):
+    with pytest.raises(SourceError, match=r"must have the keys .*, record 0 lacks truth; fix"):
         schema.flatten([short], 0)
 
 
@@ -136,7 +136,7 @@ def test_first_records_must_be_numbers_or_texts(record: dict[str, Any], message:
     ("record", "dtypes", "message"),
     [
         ({"__key__": 1}, {}, r"a key must be a text other than __key__, __url__, policy_version"),
-        ({"a": [[1]], "a_length": 1}, {}, r"must not be called 'a_length', which the store keeps"),
+        ({"a": [[1]], "a_length": 1}, {}, r"must not be called 'a_length', which is reserved"),
         ({"a": 1}, {"b": "int8"}, r"dtypes must be of keys of the records, a, got b; leave them"),
         ({"a": 1}, {"a": "U5"}, r"must have a dtype such as int32, float64 or bool, got 'U5'"),
         ({f"k{i}": 1 for i in range(70)}, {}, r"records must have at most 64 fields"),
@@ -183,9 +183,9 @@ def test_a_declared_kind_gives_dtypes_and_lengths() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rewards": [1.0]}, r"rewards and responses .* one length, got 1 and 2 in record 1; mend"),
-        ({"masks": [[1, 0], [1, 1]]}, r"masks and responses .*, got 2 and 1 in record 1; mend"),
-        ({"masks": [[1, 0]]}, r"masks and responses .*, got 1 and 2 in record 1; mend the record"),
+        ({"rewards": [1.0]}, r"rewards and responses .* one length, got 1 and 2 in record 1; fix"),
+        ({"masks": [[1, 0], [1, 1]]}, r"masks and responses .*, got 2 and 1 in record 1; fix"),
+        ({"masks": [[1, 0]]}, r"masks and responses .*, got 1 and 2 in record 1; fix the record"),
     ],
 )
 def test_declared_lengths_are_checked(changes: dict[str, Any], message: str) -> None:

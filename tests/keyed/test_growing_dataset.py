@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.keyed.growing.rollouts import grow, numbers_of, rollout
+from tests.growing.rollouts import grow, numbers_of, rollout
 from tests.killing import exit_code, fork
 from zindex.errors import (
     ConfigError,
@@ -24,11 +24,11 @@ from zindex.errors import (
 )
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.dataset import GrowingBatches, GrowingDataset, growing_loader
-from zindex.keyed.growing.eviction import evict, find_unused, remove_unused
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.writer import append
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import evict, find_unused, remove_unused
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.writer import append
+from zindex.keyed.growing_dataset import GrowingBatches, GrowingDataset, growing_loader
 from zindex.keyed.loader import keyed_loader
 from zindex.loading.sampler import ElasticSampler
 
@@ -210,7 +210,7 @@ def test_a_node_waits_until_it_sees_the_generation_of_a_round(
     monkeypatch.setattr(GrowingLog, "advance", look_later)
     assert behind[0]["prompts"].tolist() == expected
     assert len(calls) == 4
-    monkeypatch.setattr("zindex.keyed.growing.growing_log._VISIBILITY_TIMEOUT", 0.0)
+    monkeypatch.setattr("zindex.growing.growing_log._VISIBILITY_TIMEOUT", 0.0)
     with pytest.raises(StoreUnavailableError, match=r"generation 99 of .* must be visible here, "):
         GrowingLog(store).wait_for(99)
 

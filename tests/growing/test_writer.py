@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.keyed.growing.rollouts import die_before_write, grow, rollout
+from tests.growing.rollouts import die_before_write, grow, rollout
 from tests.killing import exit_code, fork
 from tests.trees import all_files
 from zindex.errors import (
@@ -16,12 +16,12 @@ from zindex.errors import (
     SourceError,
     VerificationError,
 )
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.eviction import find_unused, remove_unused
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.numbered_log import NumberedLog
-from zindex.keyed.growing.store import open_growing
-from zindex.keyed.growing.writer import GrowingWriter, append
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import find_unused, remove_unused
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.numbered_log import NumberedLog
+from zindex.growing.writer import GrowingWriter, append
+from zindex.keyed.growing_store import open_growing
 
 
 def read_numbers(store: Path) -> list[int]:
@@ -127,7 +127,7 @@ def test_a_record_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
 
 def test_nothing_is_written_for_a_first_record_that_does_not_fit(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with pytest.raises(SourceError, match=r"from 0 to 4, got 7 in record 0; mend the record"):
+    with pytest.raises(SourceError, match=r"from 0 to 4, got 7 in record 0; fix the record"):
         append(store, [rollout(1)], vocab_size=5)
     assert not store.exists()
     with pytest.raises(ConfigError, match=r"a generation must have records, got none for .*store;"):
@@ -156,7 +156,7 @@ def test_other_places_are_refused(tmp_path: Path) -> None:
 def test_a_large_generation_is_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
     grow(store, range(3))
-    monkeypatch.setattr("zindex.keyed.growing.writer.MAX_FILE_NBYTES", 100)
+    monkeypatch.setattr("zindex.growing.writer.MAX_FILE_NBYTES", 100)
     grow(store, range(3, 9))
     assert [home.is_store for home in GrowingLog(store).history.homes] == [False, True]
     assert read_numbers(store) == list(range(9))
@@ -164,7 +164,7 @@ def test_a_large_generation_is_a_store(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_many_commits_are_summarised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
-    monkeypatch.setattr("zindex.keyed.growing.growing_log._SUMMARY_INTERVAL", 4)
+    monkeypatch.setattr("zindex.growing.growing_log._SUMMARY_INTERVAL", 4)
     with GrowingWriter(store) as writer:
         for number in range(10):
             writer.append([rollout(number)])

@@ -7,8 +7,8 @@ import pytest
 
 from tests.damage import flipped
 from zindex.errors import VerificationError
+from zindex.growing.numbered_log import NumberedLog
 from zindex.io import files
-from zindex.keyed.growing.numbered_log import NumberedLog
 
 
 def test_entries_are_created_once_and_in_order(tmp_path: Path) -> None:

@@ -20,14 +20,14 @@ from zindex.errors import (
     StoreNotFoundError,
     check_choice,
 )
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.history import History
+from zindex.growing.numbered_log import NumberedLog
 from zindex.io import files
 from zindex.io.backoff import Backoff
 from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place
 from zindex.io.request_threads import pause
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.history import History
-from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.plan import intervals
 from zindex.plan.keys import Stage, stream_key
 from zindex.plan.settings import check_whole

@@ -18,14 +18,14 @@ from zindex.errors import (
     VerificationError,
 )
 from zindex.formats.keyed.shards import GROWING_KEY
+from zindex.growing.fields import GrowingKey, GrowingSchema
+from zindex.growing.history import Entry, History, parse_entry
+from zindex.growing.homes import HomeReader
+from zindex.growing.numbered_log import NumberedLog
 from zindex.io import files
 from zindex.io.backoff import Backoff
 from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.keyed.growing.fields import GrowingKey, GrowingSchema
-from zindex.keyed.growing.history import Entry, History, parse_entry
-from zindex.keyed.growing.homes import HomeReader
-from zindex.keyed.growing.numbered_log import NumberedLog
 from zindex.store.check_place import PLAN_KEY, ROOT_KEY, check_place
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal

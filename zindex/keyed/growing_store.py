@@ -6,12 +6,12 @@ from typing import Any, Self, cast
 import numpy as np
 
 from zindex.arrays import Int64Array
+from zindex.growing.fields import TEXT_SHAPES, GrowingSchema
+from zindex.growing.generations import Generations
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.homes import FieldArrays
 from zindex.io.objects import Place, PlaceLike
 from zindex.keyed.columns import Column
-from zindex.keyed.growing.fields import TEXT_SHAPES, GrowingSchema
-from zindex.keyed.growing.generations import Generations
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.homes import FieldArrays
 from zindex.keyed.store import KeyedStore
 from zindex.plan.settings import check_whole
 from zindex.store.record_reader import FieldColumn, FieldReader

@@ -202,7 +202,7 @@ def _cast(numbers: AnyArray, dtype: np.dtype[Any]) -> AnyArray | None:
 def _refuse(key: GrowingKey, value: Any, record: int) -> SourceError:
     return SourceError(
         f"{key.name!r} must be {_MUST_BE[key.shape]}, as in the first generation, got "
-        f"{shorten(value)} in record {record:,}; mend the record, or begin a new store"
+        f"{shorten(value)} in record {record:,}; fix the record, or begin a new store"
     )
 
 
@@ -218,7 +218,7 @@ def _describe_keys(record: Mapping[str, Any], names: set[str], number: int) -> s
     parts += [f"has {', '.join(surplus)}"] if surplus else []
     return (
         f"records must have the keys of the first generation, {', '.join(sorted(names))}, record "
-        f"{number:,} {' and '.join(parts)}; mend the record, or begin a new store"
+        f"{number:,} {' and '.join(parts)}; fix the record, or begin a new store"
     )
 
 
@@ -241,7 +241,7 @@ def _check_lengths(key: GrowingKey, other: GrowingKey, found: Mapping[str, Field
                 record = int(np.searchsorted(np.cumsum(own[0]), place, "right"))
             raise SourceError(
                 f"{key.name} and {other.name} of a record must be of one length, got "
-                f"{one[place]:,} and {two[place]:,} in record {record:,}; mend the record"
+                f"{one[place]:,} and {two[place]:,} in record {record:,}; fix the record"
             )
 
 
@@ -297,9 +297,7 @@ def infer_schema(
     names = [field[0] for key in keys for field in key.fields]
     for name in names:
         if names.count(name) > 1 or name in _RESERVED[:2]:
-            raise ConfigError(
-                f"a key must not be called {name!r}, which the store keeps for itself; rename it"
-            )
+            raise ConfigError(f"a key must not be called {name!r}, which is reserved; rename it")
     check_fields(names)
     return GrowingSchema(tuple(keys), num_ids, None if kind is None else kind.to_json())
 

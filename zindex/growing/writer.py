@@ -14,19 +14,19 @@ from zindex.errors import ConfigError, SourceError, StoreNotFoundError, shorten
 from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_presets import find_schema
-from zindex.io import files
-from zindex.io.fork_locks import fork_safe_lock
-from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.keyed.growing.fields import FieldValues, infer_schema
-from zindex.keyed.growing.growing_log import GrowingLog, create_growing
-from zindex.keyed.growing.history import Append
-from zindex.keyed.growing.homes import (
+from zindex.growing.fields import FieldValues, infer_schema
+from zindex.growing.growing_log import GrowingLog, create_growing
+from zindex.growing.history import Append
+from zindex.growing.homes import (
     MAX_FILE_NBYTES,
     FieldArrays,
     home_path,
     write_file,
     write_records,
 )
+from zindex.io import files
+from zindex.io.fork_locks import fork_safe_lock
+from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.plan.settings import check_whole
 from zindex.store.check_place import ROOT_KEY
 from zindex.store.checked_json import parse_as

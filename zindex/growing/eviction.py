@@ -11,14 +11,14 @@ import numpy as np
 from zindex.arrays import BoolArray, Int64Array
 from zindex.errors import ConfigError, StateMismatchError
 from zindex.formats.keyed.shards import GROWING_KEY
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.history import Eviction, History
+from zindex.growing.homes import FILES_KEY, STORE_PREFIX, home_path
+from zindex.growing.numbered_log import NumberedLog
+from zindex.growing.rounds import Round, list_readers, read_rules, reader_folder
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.history import Eviction, History
-from zindex.keyed.growing.homes import FILES_KEY, STORE_PREFIX, home_path
-from zindex.keyed.growing.numbered_log import NumberedLog
-from zindex.keyed.growing.rounds import Round, list_readers, read_rules, reader_folder
 from zindex.plan import intervals
 from zindex.plan.settings import check_whole
 from zindex.store.check_place import ROOT_KEY

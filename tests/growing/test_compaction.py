@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.keyed.growing.rollouts import die_before_write, grow
-from zindex.keyed.growing.compaction import compact, compacting, find_runs
-from zindex.keyed.growing.eviction import evict
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.history import History, Home
-from zindex.keyed.growing.inspection import verify_growing
-from zindex.keyed.growing.store import open_growing
+from tests.growing.rollouts import die_before_write, grow
+from zindex.growing.compaction import compact, compacting, find_runs
+from zindex.growing.eviction import evict
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.history import History, Home
+from zindex.growing.inspection import verify_growing
+from zindex.keyed.growing_store import open_growing
 from zindex.store.open import open_store
 
 

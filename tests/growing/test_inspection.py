@@ -8,14 +8,14 @@ import pytest
 
 from tests.cli.commands import fail, invoke, succeed
 from tests.damage import flip
-from tests.keyed.growing.rollouts import grow
+from tests.growing.rollouts import grow
 from tests.trees import all_files
+from zindex.growing.compaction import compact
+from zindex.growing.eviction import evict
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.inspection import verify_growing
 from zindex.inspection.answers.info import info, ls
-from zindex.keyed.growing.compaction import compact
-from zindex.keyed.growing.dataset import GrowingDataset
-from zindex.keyed.growing.eviction import evict
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.inspection import verify_growing
+from zindex.keyed.growing_dataset import GrowingDataset
 from zindex.maintenance.garbage import find_garbage
 
 

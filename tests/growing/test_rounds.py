@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.keyed.growing.rollouts import grow
+from tests.growing.rollouts import grow
 from tests.killing import exit_code, fork
 from zindex.errors import (
     ConfigError,
@@ -15,9 +15,9 @@ from zindex.errors import (
     NotReadyError,
     StoreNotFoundError,
 )
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.history import Append, Eviction, History
-from zindex.keyed.growing.rounds import (
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.history import Append, Eviction, History
+from zindex.growing.rounds import (
     Round,
     RoundJournal,
     RoundRules,

@@ -15,13 +15,13 @@ import numpy as np
 from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.formats.keyed.keyed_array import sum_lengths
+from zindex.growing.fields import FieldValues, GrowingSchema
+from zindex.growing.history import Append, Home
 from zindex.ingest.records.import_records import url_arrays, url_layouts, url_spec
 from zindex.io import files
 from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
-from zindex.keyed.growing.fields import FieldValues, GrowingSchema
-from zindex.keyed.growing.history import Append, Home
 from zindex.store.commit import StorePlan, begin_store, commit_store
 from zindex.store.layout import ArrayLayout
 from zindex.store.open import Store, open_store

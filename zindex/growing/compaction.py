@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import numpy as np
 
 from zindex.errors import ZindexError
+from zindex.growing.generations import Generations
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.history import Compaction, History, Home
+from zindex.growing.homes import write_records
 from zindex.io.objects import PlaceLike
-from zindex.keyed.growing.generations import Generations
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.history import Compaction, History, Home
-from zindex.keyed.growing.homes import write_records
 from zindex.plan.settings import check_whole
 from zindex.store.commit import fingerprint
 

@@ -1,6 +1,6 @@
 """Describe and verify a growing store."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,14 +16,14 @@ from zindex.errors import (
 )
 from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.formats.keyed.value_rules import describe_first
+from zindex.growing.eviction import read_rounds
+from zindex.growing.growing_log import LOG_KEY, GrowingLog, is_growing
+from zindex.growing.history import Home, parse_entry
+from zindex.growing.homes import home_path, read_file
+from zindex.growing.numbered_log import NumberedLog
+from zindex.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
 from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.keyed.growing.eviction import read_rounds
-from zindex.keyed.growing.growing_log import LOG_KEY, GrowingLog, is_growing
-from zindex.keyed.growing.history import Home, parse_entry
-from zindex.keyed.growing.homes import home_path, read_file
-from zindex.keyed.growing.numbered_log import NumberedLog
-from zindex.keyed.growing.rounds import ROUNDS_KEY, list_readers, read_rules, reader_folder
 from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
 from zindex.store.tokenizer_note import NOTE_KEY
 from zindex.store.verify import DamagedFile, StoreReport, verify_store
@@ -82,17 +82,13 @@ def find_all(paths: Iterable[str]) -> tuple[list[Place], list[NamedStore]]:
     return growing, stores
 
 
-def verify_growing(
-    store: PlaceLike, *, advance: Callable[[int], None] = lambda num_homes: None
-) -> StoreReport:
+def verify_growing(store: PlaceLike) -> StoreReport:
     """Read every byte of a growing store and report what is damaged.
 
     Parameters
     ----------
     store
         Path or URL of the store.
-    advance
-        Called with the number of files and stores of records that were read since the last call.
 
     Returns
     -------
@@ -134,7 +130,6 @@ def verify_growing(
         report.add(NOTE_KEY, _shorten(error))
     for home in log.history.homes:
         _verify_home(log, home, bool(live[home.start : home.stop].any()), num_ids, report)
-        advance(1)
     for reader in list_readers(log.root):
         try:
             read_rules(log.root, reader)

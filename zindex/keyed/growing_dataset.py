@@ -11,13 +11,13 @@ import torch
 
 from zindex.errors import ConfigError, StateMismatchError
 from zindex.formats.keyed.record_schema import RecordSchema
+from zindex.growing.growing_log import GrowingLog
+from zindex.growing.rounds import Priority, Round, RoundJournal, RoundRules
 from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import PlaceLike
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.dataset_factory import DatasetFactory
-from zindex.keyed.growing.growing_log import GrowingLog
-from zindex.keyed.growing.rounds import Priority, Round, RoundJournal, RoundRules
-from zindex.keyed.growing.store import GrowingStore
+from zindex.keyed.growing_store import GrowingStore
 from zindex.keyed.sampler import find_ranks
 from zindex.loading.loader import Loader, ReadSettings
 from zindex.loading.order import SampleOrder

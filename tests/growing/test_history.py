@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from zindex.errors import StoreError, VerificationError
-from zindex.keyed.growing.history import Append, Compaction, Eviction, History, parse_entry
+from zindex.growing.history import Append, Compaction, Eviction, History, parse_entry
 
 
 def grow(history: History, num_records: int, version: int = 0) -> None:
