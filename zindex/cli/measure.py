@@ -200,8 +200,8 @@ def lengths(
     if find_spec("torch") is None:
         raise ConfigError("streams need torch, which is not installed; install zindex[streaming]")
     from zindex.inspection.tables.length_report import report_lengths
+    from zindex.processing.sample_length import TextLength
     from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
-    from zindex.streaming.lengths.sample_length import TextLength
     from zindex.streaming.lengths.statistics import choose_processes
 
     dataset = instantiate_from_yaml(config, variables, objects, allow_imports=imports)

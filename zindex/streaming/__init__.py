@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zindex.processing.media_samples import AudioClips as AudioClips
     from zindex.processing.media_samples import VideoFrames as VideoFrames
     from zindex.processing.sample_generator import sample_generator as sample_generator
+    from zindex.processing.sample_length import TextLength as TextLength
     from zindex.processing.text_packing import (
         TextJonslProcessFnBuilder as TextJonslProcessFnBuilder,
     )
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from zindex.streaming.lengths.draws import (
         print_dataset_length_stats as print_dataset_length_stats,
     )
-    from zindex.streaming.lengths.sample_length import TextLength as TextLength
     from zindex.streaming.lengths.statistics import count_lengths as count_lengths
     from zindex.streaming.loader import StreamLoader as StreamLoader
     from zindex.streaming.loader import stream_loader as stream_loader

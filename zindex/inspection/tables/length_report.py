@@ -13,8 +13,8 @@ from zindex.inspection.tables.formatting import (
     format_share,
     table_lines,
 )
+from zindex.processing.sample_length import LengthOf
 from zindex.streaming.lengths.advice import RunAdvice, advise
-from zindex.streaming.lengths.sample_length import LengthOf
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, count_lengths
 from zindex.streaming.merged_dataset import MergedDataset
 

@@ -15,7 +15,7 @@ from zindex.execution.executor import Executor, Held, SerialExecutor, run_builds
 from zindex.execution.process_executor import choose_executor
 from zindex.io.machine import count_cpus
 from zindex.loading.stream_orders import keyed_order
-from zindex.streaming.lengths.sample_length import LengthOf, measure
+from zindex.processing.sample_length import LengthOf, measure
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.sources import StreamSource, describe
 from zindex.text.length_histogram import LengthHistogram

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from zindex.processing.sample_length import measure
 from zindex.streaming import TextLength
-from zindex.streaming.lengths.sample_length import measure
 
 
 def count_words(text: str) -> list[int]:
