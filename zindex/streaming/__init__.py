@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from zindex.streaming.files_dataset import (
         MetaDistributedWebDataset as MetaDistributedWebDataset,
     )
-    from zindex.streaming.files_dataset import (
-        SimpleDistributedWebDataset as SimpleDistributedWebDataset,
-    )
     from zindex.streaming.lengths.advice import advise as advise
     from zindex.streaming.lengths.draws import epochs_of as epochs_of
     from zindex.streaming.lengths.draws import (
@@ -58,6 +55,9 @@ if TYPE_CHECKING:
     )
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
+    from zindex.streaming.simple_web_dataset import (
+        SimpleDistributedWebDataset as SimpleDistributedWebDataset,
+    )
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state

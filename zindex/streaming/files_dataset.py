@@ -11,12 +11,16 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
 from zindex.io.request_threads import DaemonPool
 from zindex.loading.sample_units import UNIT_NBYTES, Order, SampleUnits, choose_units
 from zindex.loading.stream_orders import keyed_order, take_turns
 from zindex.plan.settings import check_whole
-from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
+from zindex.processing.process_function import (
+    ProcessFn,
+    Sample,
+    call_process_fn,
+    check_process_fn,
+)
 from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.jsonl_files import JsonlFiles
@@ -77,16 +81,7 @@ class FilesDataset(IterableDataset[Sample]):
         shuffle_buffer: int,
         on_damage: OnDamage = "error",
     ) -> None:
-        if process_fn is not None and not callable(process_fn):
-            raise ConfigError(
-                "process_fn must be a function from samples to samples, or None, got "
-                f"{type(process_fn).__name__}"
-            )
-        if isinstance(process_fn, type) and any("__call__" in vars(c) for c in process_fn.__mro__):
-            raise ConfigError(
-                "process_fn must be a function from samples to samples, got the class "
-                f"{process_fn.__name__}; give an object of it, {process_fn.__name__}(...)"
-            )
+        check_process_fn(process_fn)
         self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
         # Whether any sample can be skipped.
@@ -480,30 +475,3 @@ class MetaDistributedWebDataset(FilesDataset):
             prepare_nbytes=prepare_nbytes,
         )
         super().__init__(files, process_fn, shuffle_buffer, on_damage)
-
-
-class SimpleDistributedWebDataset(MetaDistributedWebDataset):
-    """Samples of tar archives without metadata.
-
-    Parameters
-    ----------
-    path
-        As for `MetaDistributedWebDataset`.
-    process_fn
-        As for `MetaDistributedWebDataset`.
-    seed
-        Accepted for compatibility and ignored: the seed is set on `MergedDataset`.
-    shuffle_buffer
-        As for `MetaDistributedWebDataset`.
-    """
-
-    def __init__(
-        self,
-        path: Paths,
-        process_fn: ProcessFn | None = None,
-        seed: int | None = None,
-        *,
-        shuffle_buffer: int = 1000,
-    ) -> None:
-        super().__init__(path, process_fn, shuffle_buffer=shuffle_buffer)
-        self.seed = seed
