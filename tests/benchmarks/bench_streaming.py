@@ -110,7 +110,7 @@ def merge(dataset: Any, *, shuffle: bool) -> Iterable[Sample]:
 
 def merge_tar(folder: Path, *, shuffle: bool) -> Iterable[Sample]:
     """Read archives with all that exact resuming needs."""
-    from zindex.streaming.files_dataset import MetaDistributedWebDataset
+    from zindex.streaming.file_formats import MetaDistributedWebDataset
 
     return merge(MetaDistributedWebDataset(folder), shuffle=shuffle)
 
@@ -142,7 +142,7 @@ def read_jsonl_files(folder: Path) -> Iterator[Sample]:
 
 def merge_jsonl(folder: Path, *, shuffle: bool) -> Iterable[Sample]:
     """Read lines with all that exact resuming needs."""
-    from zindex.streaming.files_dataset import JsonlIterableDataset
+    from zindex.streaming.file_formats import JsonlIterableDataset
 
     return merge(JsonlIterableDataset(folder), shuffle=shuffle)
 

@@ -92,11 +92,12 @@ def test_an_object_that_is_written_meanwhile(
     bucket: Bucket, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "REMOTE_NBYTES", 4000)
+    monkeypatch.setattr(chunks, "FIRST_NBYTES", 4000)
     bucket.write("a.tar", (local / "a.tar").read_bytes())
     samples = TarFiles(f"{bucket.url}/a.tar").read_part(0)
     next(samples)
     bucket.write("a.tar", write_tar(local / "b.tar", numbered(20, size=130)).read_bytes())
-    with pytest.raises(SourceError, match=r"it was written meanwhile|but at byte"):
+    with pytest.raises(SourceError, match=r"it was written meanwhile"):
         list(samples)
 
 

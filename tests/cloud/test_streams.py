@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,15 +20,18 @@ from tests.cloud.servers import Bucket
 from tests.loading.test_sample_units import entropy
 from tests.sources.archives import write_jsonl, write_tar
 from tests.streaming.simulated_ranks import Run
-from zindex.errors import SourceError
+from zindex.errors import ConfigError, SourceError
 from zindex.io import object_calls
-from zindex.sources import opened_files
+from zindex.io.growing_copy import GrowingCopy
+from zindex.sources import opened_files, sample_offsets
+from zindex.sources.tar_files import TarFiles
 from zindex.streaming import (
     JsonlIterableDataset,
     MergedDataset,
     MetaDistributedWebDataset,
     merge_states,
     to_state,
+    write_offsets,
 )
 
 NUM_FILES, NUM_LINES = 6, 1500
@@ -155,6 +159,68 @@ def test_resuming_takes_one_request_of_a_range(
     assert [sample["id"] for sample in rest] == [sample["id"] for sample in samples[679:]]
 
 
+@pytest.mark.parametrize("order", [True, False])
+def test_a_file_that_is_copied_is_first_read_by_a_range(
+    counted: tuple[CountingServer, str],
+    caches: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    order: bool,
+) -> None:
+    monkeypatch.setattr(sample_offsets, "MIN_KEPT_NBYTES", 0)
+    server, url = counted
+
+    def stream() -> MergedDataset:
+        source: Any = JsonlIterableDataset(names(url)[:2])
+        source.name, source.percent = "texts", 1
+        return MergedDataset([source], cyclic=False, shuffle_streaming_subsets=order)
+
+    samples = list(stream())
+    states = to_state(samples[:678])
+    # Of another node, which shares the folder of tables.
+    monkeypatch.setattr(tempfile, "tempdir", str(caches / "other"))
+    server.asked.clear()
+    (caches / "other").mkdir()
+    run, may_run = GrowingCopy._run, threading.Event()
+
+    def wait_and_run(copy: GrowingCopy) -> None:
+        may_run.wait()
+        run(copy)
+
+    monkeypatch.setattr(GrowingCopy, "_run", wait_and_run)
+    resumed = stream()
+    resumed.set_dataloader_states(states)
+    rest = iter(resumed)
+    assert next(rest)["id"] == samples[678]["id"]
+    [(_, start, stop)] = server.asked
+    assert stop - start < 1 << 16
+    may_run.set()
+    assert [sample["id"] for sample in rest] == [sample["id"] for sample in samples[679:]]
+    content = sum(path.stat().st_size for path in server.folder.iterdir() if path.name < "2")
+    assert sum(stop - start for _, start, stop in server.asked[1:]) == content
+
+
+def test_offsets_beside_files_are_requested_instead_of_these(
+    counted: tuple[CountingServer, str],
+    tmp_path: Path,
+    caches: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sample_offsets, "MIN_KEPT_NBYTES", 0)
+    monkeypatch.setattr(opened_files, "SMALL_NBYTES", 0)
+    server, url = counted
+    expected = [sample["id"] for sample in make(f"{url}/0.jsonl")]
+    write_offsets(JsonlIterableDataset(str(server.folder / "0.jsonl")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    (tmp_path / "other").mkdir()
+    server.asked.clear()
+    samples = iter(make(f"{url}/0.jsonl"))
+    assert next(samples)["id"] == expected[0]
+    assert len(server.asked) == 1  # the offsets are requested without a range
+    assert [sample["id"] for sample in samples] == expected[1:]
+    with pytest.raises(ConfigError, match=r"0\.jsonl\.offsets cannot be written: over http"):
+        write_offsets(JsonlIterableDataset(f"{url}/0.jsonl"))
+
+
 def test_resuming_with_other_ranks(
     counted: tuple[CountingServer, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +285,13 @@ def test_archives_in_a_bucket(
         source.name, source.percent = "images", 1
         return MergedDataset([source], cyclic=False)
 
+    source = MetaDistributedWebDataset(f"{bucket.url}/data", meta_names=["text"])
+    assert write_offsets(source) == [f"{bucket.url}/data/{name}.tar" for name in "ab"]
+    assert bucket.read("data/a.tar.offsets")
+    monkeypatch.setattr(sample_offsets, "MIN_KEPT_NBYTES", 0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(TarFiles, "_scan", None)
     samples = list(stream())
     texts = Counter(sample["text"] for sample in samples)
     assert texts == Counter(f"{name}:{n}" for name in "ab" for n in range(9))

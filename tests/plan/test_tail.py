@@ -24,7 +24,7 @@ from zindex.loading.megatron_samplers import (
 from zindex.loading.sampler import ElasticSampler
 from zindex.plan.tail import Tail, count_windows, divide_evenly, parse_tail
 from zindex.processing.text_packing import TextPacking
-from zindex.streaming.zarr_text import ZarrText
+from zindex.processing.zarr_text import ZarrText
 
 #: Of each rank the items of each step; None is padding.
 Steps = list[list[list[int | None]]]

@@ -104,10 +104,10 @@ def test_a_changed_object_is_an_error(
     files = JsonlFiles(f"{objects}/a.jsonl")
     assert len(samples_of(files)) == 30
     upload(write_jsonl(path, ROWS[::-1]), objects)
-    with pytest.raises(SourceError, match="it was written since its samples were found"):
+    with pytest.raises(SourceError, match="it was written meanwhile"):
         samples_of(files)
     upload(write_jsonl(path, ROWS[:2]), objects)
-    with pytest.raises(SourceError, match="it was written since its samples were found"):
+    with pytest.raises(SourceError, match="it was written meanwhile"):
         samples_of(files)
     with pytest.raises(StoreNotFoundError, match=r"no object s3://memory/store/b\.jsonl"):
         JsonlFiles(f"{objects}/b.jsonl").find_samples()

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from zindex.sources.file_scan import FileScan
 from zindex.sources.sample_blocks import SampleBlocks
-from zindex.sources.sample_offsets import FileScan, SampleOffsets
+from zindex.sources.sample_offsets import SampleOffsets
 
 # Three files, the second one without samples; the samples of the last are 1, 2, 3 bytes.
 CONTENTS = [b"aabbbc", b"", b"-xyyzzz"]

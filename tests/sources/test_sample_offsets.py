@@ -13,9 +13,9 @@ import pytest
 from tests.sources.archives import write_jsonl, write_tar
 from zindex.errors import SourceError, StateMismatchError
 from zindex.sources import sample_offsets
+from zindex.sources.file_scan import ContentDigest
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.sources.part_files import PartFiles
-from zindex.sources.sample_offsets import ContentDigest
 from zindex.sources.tar_files import TarFiles
 from zindex.streaming import JsonlIterableDataset, MergedDataset, to_state
 

@@ -8,7 +8,8 @@ import pytest
 from zindex.errors import SourceError
 from zindex.io.request_threads import DaemonPool
 from zindex.sources import sample_requests
-from zindex.sources.sample_offsets import FileScan, SampleOffsets
+from zindex.sources.file_scan import FileScan
+from zindex.sources.sample_offsets import SampleOffsets
 from zindex.sources.sample_requests import SampleRequests
 
 # Two files of 100 samples of 10 bytes, and of 50 of 20 bytes.

@@ -11,7 +11,8 @@ from tests.sources.archives import write_jsonl
 from tests.streaming.simulated_ranks import acting_as
 from zindex.errors import SourceError
 from zindex.streaming import MergedDataset, merge_states, source_streams, to_state
-from zindex.streaming.files_dataset import FilesDataset, JsonlIterableDataset
+from zindex.streaming.file_formats import JsonlIterableDataset
+from zindex.streaming.files_dataset import FilesDataset
 
 Sample = dict[str, Any]
 

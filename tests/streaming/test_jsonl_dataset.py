@@ -10,7 +10,7 @@ from tests.sources.archives import write_jsonl
 from zindex.errors import ConfigError, SourceError
 from zindex.processing.text_packing import TextPacking
 from zindex.streaming import files_dataset
-from zindex.streaming.files_dataset import JsonlIterableDataset
+from zindex.streaming.file_formats import JsonlIterableDataset
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.protocols import PartitionedDataset, UrlDataset
 from zindex.streaming.state import to_state

@@ -1,5 +1,6 @@
 """Orders in which worker slots pick the sources of a mixture."""
 
+import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from zindex.arrays import Int64Array
 from zindex.errors import StateMismatchError
+from zindex.kernels import lane_picks as kernels
 from zindex.loading.lane_picks import CHECKPOINT_PICKS, Checkpoint, LanePicks, find_shares
 from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.worker_slots import WorkerSlot
@@ -149,6 +151,38 @@ def test_an_order_resumes_at_any_pick(percents: list[int], lane: int, start: int
     for mixing in (ExactMixing(percents), CogdataMixing(percents)):
         whole, _ = pick(mixing, start + 50, slot=(lane, 4))
         assert pick(mixing, start + 50, start=start, slot=(lane, 4))[0] == whole[start:]
+
+
+def test_a_single_source_needs_no_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = ([0, 2.5, 0], [1])
+    expected = {}
+    for percents, lane in itertools.product(pieces, range(6)):
+        picks = LanePicks(lane, 6, [0] * len(percents))
+        picks.open(percents, 0)
+        picks._only = None  # computes them
+        picks.period = picks._repeated = 0
+        expected[len(percents), lane] = [*picks.advance(64)], picks.checkpoint()
+    monkeypatch.setattr(kernels, "count_picks", None)
+    for percents, lane in itertools.product(pieces, range(6)):
+        picks = LanePicks(lane, 6, [0] * len(percents))
+        picks.open(percents, 0)
+        picks.period = picks._repeated = 0
+        found = [*picks.advance(64)], picks.checkpoint()
+        assert found == expected[len(percents), lane]
+    assert pick(ExactMixing([1]), 900, start=500)[0] == [0] * 400
+
+
+def test_without_lanes_picks_do_not_depend_on_loaded_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    percents = [0.31, 0.03, 1 / 3, 0.2]
+    expected, checkpoint = pick(ExactMixing(percents), 5000)
+    resumed = pick(ExactMixing(percents), 5000, start=4500, checkpoint=checkpoint)
+    monkeypatch.setattr("zindex.loading.lane_picks.is_loaded", lambda kernel: False)
+    monkeypatch.setattr("zindex.loading.lane_picks.use_numpy", lambda cost: True)
+    assert pick(ExactMixing(percents), 700)[0] == expected[:700]
+    again = pick(ExactMixing(percents), 5000, start=4500, checkpoint=checkpoint)
+    assert again == resumed
 
 
 @pytest.mark.parametrize("slot", [(0, 1), (2, 3), (17, 20)])

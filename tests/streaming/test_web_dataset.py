@@ -9,9 +9,8 @@ from torch.utils.data import DataLoader
 
 from tests.sources.archives import numbered, plain, write_jsonl, write_tar
 from zindex.errors import ConfigError, SourceError
-from zindex.streaming.files_dataset import MetaDistributedWebDataset
+from zindex.streaming.file_formats import MetaDistributedWebDataset, SimpleDistributedWebDataset
 from zindex.streaming.protocols import PartitionedDataset, UrlDataset
-from zindex.streaming.simple_web_dataset import SimpleDistributedWebDataset
 
 Sample = dict[str, Any]
 

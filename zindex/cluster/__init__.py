@@ -4,7 +4,14 @@ Enter ``with zindex.cluster.alongside(folder=...) as cluster:`` on every rank of
 one scheduler and one worker per node, gives rank 0 a client, and stops them with the job.
 """
 
-from zindex.cluster.job import JobPlace, find_job
-from zindex.cluster.launch import Cluster, alongside
+from typing import TYPE_CHECKING
 
-__all__ = ["Cluster", "JobPlace", "alongside", "find_job"]
+from zindex.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from zindex.cluster.job import JobPlace as JobPlace
+    from zindex.cluster.job import find_job as find_job
+    from zindex.cluster.launch import Cluster as Cluster
+    from zindex.cluster.launch import alongside as alongside
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -12,6 +12,7 @@ from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io.brace_patterns import expand_braces, split_at_commas
 from zindex.io.files import list_keys
 from zindex.io.frames import Frames
+from zindex.io.growing_copy import GrowingCopy
 from zindex.io.local import local_path
 from zindex.io.objects import SCHEMES, ObjectPath, Place, mask
 from zindex.io.system_errors import reading
@@ -41,12 +42,16 @@ class SourceFile:
     needs_sidecar: bool = False
     #: Version of an object, once it is looked up.
     version: str = ""
+    #: Time of modification, in seconds since 1970; 0 if unknown.
+    modified: float = field(default=0.0, compare=False)
     #: A local copy of its decompressed content, which has `nbytes`.
     copy: Path | None = None
     #: Its size, if only the first `nbytes` are read, or its frames.
     full_nbytes: int | None = None
     #: Where it is read at any offset although it is compressed; `nbytes` are then of the content.
     frames: Frames | None = field(default=None, compare=False)
+    #: Makes the copy, which may be incomplete; None if it is complete.
+    growing: GrowingCopy | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int | None:
@@ -246,7 +251,8 @@ def _local_file(url: str, path: Path) -> SourceFile:
         raise StoreNotFoundError(f"no file {url}; check the path") from None
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(f"{url} must be a regular file or a folder, it is neither")
-    return SourceFile(url, path, status.st_size, _compression(path.name))
+    compression = _compression(path.name)
+    return SourceFile(url, path, status.st_size, compression, modified=status.st_mtime)
 
 
 def _remote_places(place: ObjectPath, endings: Sequence[str]) -> list[ObjectPath]:

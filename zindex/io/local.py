@@ -128,16 +128,17 @@ def write_once(
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[str]:
+def replacing(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[str]:
     """Yield a temporary name for a file that replaces ``path`` if the block succeeds.
 
-    The replacement is atomic, and durable when the block ends.
+    The replacement is atomic. Unless ``durable`` is False, it is durable when the block ends.
     """
     partial = partial_path(path)
     with writing(path), removing(partial):
         yield partial
-        exchange(partial, path, sync_file(partial))
-        sync_directory(Path(path).parent)
+        exchange(partial, path, sync_file(partial) if durable else os.stat(partial))
+        if durable:
+            sync_directory(Path(path).parent)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from zindex.errors import ConfigError, SourceError, StoreError, StoreUnavailableError
@@ -22,6 +22,8 @@ class Head:
     nbytes: int
     #: Changes whenever the object is written.
     version: str
+    #: Time of modification, in seconds since 1970; 0 if unknown.
+    modified: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +101,20 @@ def put(
 
 def get(path: ObjectPath, *, limit: int) -> bytes:
     """Return the content of a small object; FileNotFoundError if it does not exist."""
+    return get_whole(path, limit=limit)[0]
 
-    def request(client: Any) -> bytes:
+
+def get_whole(path: ObjectPath, *, limit: int) -> tuple[bytes, Head]:
+    """Return the content of a small object and its metadata; errors as of `get`."""
+
+    def request(client: Any) -> tuple[bytes, Head]:
         answer = client.get(path.key)
         if answer.meta["size"] > limit:
             raise StoreError(
                 f"{path} must hold at most {limit} bytes, it holds {answer.meta['size']}; "
                 "it is not ours"
             )
-        return bytes(answer.bytes())
+        return bytes(answer.bytes()), _head(answer.meta)
 
     return ask(path, "read", request)
 
@@ -166,8 +173,8 @@ def get_range(path: ObjectPath, start: int, stop: int, *, of: Head | None = None
 
 def _changed(path: ObjectPath) -> SourceError:
     return SourceError(
-        f"{path} must stay as it is while it is read, it was written since its samples were found; "
-        "restore it, or open the source again"
+        f"{path} must stay as it is while it is read, it was written meanwhile; restore it, or "
+        "open the source again"
     )
 
 
@@ -227,7 +234,8 @@ def _look_up(path: ObjectPath) -> Mapping[str, Any] | None:
 
 def _head(meta: Mapping[str, Any]) -> Head:
     """Return the metadata of an object from a response."""
-    return Head(int(meta["size"]), f"{meta['e_tag']} {meta['last_modified']}")
+    modified = meta["last_modified"]
+    return Head(int(meta["size"]), f"{meta['e_tag']} {modified}", modified.timestamp())
 
 
 def list_names(path: ObjectPath) -> set[str]:

@@ -15,18 +15,22 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
+from weakref import WeakSet
 
 from zindex.cache_folders import private_folders
 from zindex.errors import StoreUnwritableError
 from zindex.io.decompression import DamageError
-from zindex.io.file_chunks import read_chunks
+from zindex.io.file_chunks import read_chunks, read_stored
 from zindex.io.file_list import SourceFile
 from zindex.io.frame_cache import FREE_NBYTES, STEP_NBYTES, FrameCache, boot_id
+from zindex.io.growing_copy import GrowingCopy
 from zindex.io.local import free_nbytes, replacing
+from zindex.io.object_calls import is_usable
+from zindex.io.request_threads import DaemonPool
 from zindex.io.system_errors import unwritable
 
 logger = logging.getLogger(__name__)
@@ -38,6 +42,7 @@ _EXPANSION = 4
 # Copies that no process uses are kept up to this share of a file system.
 _KEPT_SHARE = 0.1
 _LOCK = "in-use"
+_NUM_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,9 @@ class PlainCopies:
 
     def __init__(self, files: Sequence[SourceFile], *, whole_lines: bool) -> None:
         self._whole_lines = whole_lines
+        self._growing: WeakSet[GrowingCopy] = WeakSet()
+        self._is_begun = False
+        self._process, self._threads = os.getpid(), DaemonPool(_NUM_THREADS, "zindex-copies")
         # Sources that share a folder share its copies; a source that grows keeps them.
         parents = sorted({str(file.place.parent) for file in files})
         key = digest_facts(parents, whole_lines, _VERSION)
@@ -95,9 +103,14 @@ class PlainCopies:
     def __del__(self) -> None:
         if held := getattr(self, "_held", None):
             held.close()
+            if self._process == os.getpid():
+                self._threads.close()
 
     def open(self, file: SourceFile) -> tuple[SourceFile, list[Damage]]:
-        """Return a file with its copy, made if it is missing, and the damage of its content.
+        """Return a file with its copy, and the damage of its content.
+
+        A missing copy is made. That of a file that is not compressed is made by a thread, once it
+        is read: its errors are raised then.
 
         Raises
         ------
@@ -117,15 +130,45 @@ class PlainCopies:
                 num_frames = len(file.frames.table) - 1
                 file.frames.cache = FrameCache(record, num_frames, file.frames.nbytes)
             return file, []
-        found = _read_record(record, path)
-        if found is None:
-            with locked(record.with_suffix(".lock")):
-                found = _read_record(record, path)
-                if found is None:
-                    found = self._make(file, path, record)
+        found, growing = _read_record(record, path), None
+        if found is None and file.compression is None:
+            growing = self._grow(file, path, record)
+            found = file.nbytes or 0, list[Damage]()
+        elif found is None:
+            found = self._make(file, path, record)
         nbytes, damages = found
-        plain = replace(file, nbytes=nbytes, full_nbytes=None, compression=None, copy=path)
+        plain = replace(
+            file, nbytes=nbytes, full_nbytes=None, compression=None, copy=path, growing=growing
+        )
         return plain, damages
+
+    def _grow(self, file: SourceFile, path: Path, record: Path) -> GrowingCopy:
+        """Return the copy of a file, which a thread makes."""
+
+        def begin_all() -> None:
+            for one in list(self._growing):
+                one.start()
+
+        growing = GrowingCopy(
+            path,
+            lambda one: self._make(file, path, record, one),
+            self._submit,
+            (lambda start, stop: read_stored(file, start, stop)) if is_usable() else None,
+            begin_all,
+        )
+        self._growing.add(growing)
+        return growing
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether copies are made, or none is needed."""
+        self._is_begun = self._is_begun or not any(one.is_awaited for one in list(self._growing))
+        return self._is_begun
+
+    def _submit(self, function: Callable[[], None]) -> None:
+        if self._process != os.getpid():  # threads do not survive a fork
+            self._process, self._threads = os.getpid(), DaemonPool(_NUM_THREADS, "zindex-copies")
+        self._threads.submit(function)
 
     def _record(self, file: SourceFile) -> Path:
         """Return the file that has the size and the damage of a copy, or the frames of a file."""
@@ -135,10 +178,20 @@ class PlainCopies:
                 facts = os.path.realpath(file.place), file.nbytes, file.place.stat().st_mtime_ns
         if file.frames is not None:
             return self.folder / f"{digest_facts(facts, boot_id())}.cache"
-        return self.folder / f"{digest_facts(facts, file.compression)}.json"
+        return self.folder / f"{digest_facts(facts, file.compression, boot_id())}.json"
 
-    def _make(self, file: SourceFile, path: Path, record: Path) -> tuple[int, list[Damage]]:
-        """Copy a file."""
+    def _make(
+        self, file: SourceFile, path: Path, record: Path, growing: GrowingCopy | None = None
+    ) -> tuple[int, list[Damage]]:
+        """Copy a file, unless another process has."""
+        with locked(record.with_suffix(".lock")):
+            return _read_record(record, path) or self._write(file, path, record, growing)
+
+    def _write(
+        self, file: SourceFile, path: Path, record: Path, growing: GrowingCopy | None
+    ) -> tuple[int, list[Damage]]:
+        # The names of copies have the boot, which only synced files survive.
+        durable = not boot_id()
         damages: list[Damage] = []
 
         def note(damage: DamageError) -> None:
@@ -148,7 +201,9 @@ class PlainCopies:
             left.unlink(missing_ok=True)  # of a killed process
         nbytes = last = checked = 0
         try:
-            with replacing(path) as partial, open(partial, "xb") as stream:
+            with replacing(path, durable=durable) as partial, open(partial, "xb") as stream:
+                if growing is not None:
+                    growing.begin(partial)
                 try:
                     with contextlib.closing(read_chunks(file, note)) as chunks:
                         for chunk in chunks:
@@ -156,6 +211,9 @@ class PlainCopies:
                             if place := chunk.rfind(b"\n") + 1:
                                 last = nbytes + place
                             nbytes += len(chunk)
+                            if growing is not None:
+                                stream.flush()
+                                growing.advance(nbytes)
                             if nbytes - checked > STEP_NBYTES:
                                 checked = nbytes
                                 _check_free(path)
@@ -164,7 +222,7 @@ class PlainCopies:
                     nbytes = last if self._whole_lines else nbytes
                     stream.truncate(nbytes)
             facts = [[one.reason, one.offset, one.is_end] for one in damages]
-            with replacing(record) as partial:
+            with replacing(record, durable=durable) as partial:
                 Path(partial).write_text(json.dumps({"nbytes": nbytes, "damages": facts}))
         except StoreUnwritableError as error:
             raise StoreUnwritableError(
@@ -211,7 +269,11 @@ def locked(path: Path) -> Iterator[None]:
     with open(path, "a") as stream:
         with contextlib.suppress(OSError):
             fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:  # a child that was forked meanwhile has the descriptor, too
+            with contextlib.suppress(OSError):
+                fcntl.flock(stream, fcntl.LOCK_UN)
 
 
 def _hold(folder: Path) -> TextIO:

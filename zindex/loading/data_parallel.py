@@ -4,6 +4,7 @@ import os
 
 import torch
 
+from zindex.cluster.job import find_job
 from zindex.errors import ConfigError
 from zindex.samples.collectives import is_distributed
 
@@ -47,9 +48,6 @@ def find_place(
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
     if found == {"RANK": None, "WORLD_SIZE": None}:
-        # Imported late, because its package takes 20 ms.
-        from zindex.cluster.job import find_job
-
         job = find_job()
         return job.rank, job.world_size
     try:

@@ -11,6 +11,7 @@ from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, StateMismatchError
 from zindex.kernels import lane_picks
 from zindex.kernels._jit import interpret, is_loaded
+from zindex.kernels.numpy_budget import MAX_VALUES, use_numpy
 from zindex.store.commit import fingerprint
 
 #: Picks between checkpoints, at most which are repeated on resuming.
@@ -21,7 +22,9 @@ BLOCK_PICKS = 64
 # considered, and at least those of each source.
 _MAX_COMPUTED, _MAX_CELLS, _PICKS_OF_SOURCE = CHECKPOINT_PICKS, 1 << 16, 64
 _MAX_SMALL = 16  # sources, times halvings of the lanes, of which few picks are computed at a time
-_MAX_INTERPRETED = 1 << 12  # picks of one lane, times these
+# Cost of an interpreted step, for itself and for each source, in the unit of the budget, and the
+# most of some steps together: loading the kernels takes longer.
+_STEP_COST, _SOURCE_COST, _MAX_COST = 30, 7, MAX_VALUES >> 1
 _MAX_PERIOD = 1 << 17  # picks of all sources together
 _ONE = 1 << lane_picks.LAG_BITS
 # Lags at the start of a piece are in 2**-30 of a sample, so that they are rounded alike whether a
@@ -180,6 +183,7 @@ class LanePicks:
         self._end_block()
         self._pieces = [self._plan(step, own) for step, own in ((0, percents), *later)]
         self.shares = shares = self._pieces[0].shares
+        self._only = shares.index(_ONE) if _ONE in shares else None
         self.start, self.step = start, 0
         self._planned = later[0][0] if later else _NEVER
         # Later pieces may be short.
@@ -219,7 +223,9 @@ class LanePicks:
         if self._num_done == len(self._block):
             self._end_block()
             length = self._most - self.step % self._most
-            if self._grows:
+            if not len(self._path[0]) and not is_loaded(lane_picks.count_picks):
+                length = min(length, BLOCK_PICKS)  # without halvings the length does not matter
+            elif self._grows:
                 length = min(max(self.step, BLOCK_PICKS), length)
             length = min(length, self._planned - self.step)
             self._block, self._after = self._compute(length, length)
@@ -260,11 +266,12 @@ class LanePicks:
         count: Any = lane_picks.count_picks
         halve: Any = lane_picks.halve_picks
         lags, seen, taken = state = tuple(numbers.copy() for numbers in self._state)
+        if self._only is not None:  # each lane picks it in every step, so all counts stay
+            return np.full(length, self._only), state
         num_rows = num_firm + (0 if is_cycle else self._num_considered(num_firm))
-        num_cells = num_rows * len(lags) * (1 + len(seen))
-        is_short = num_cells <= _MAX_INTERPRETED if is_cycle else num_firm <= BLOCK_PICKS
-        if self._is_small and is_short and not is_loaded(halve):
-            count, halve = interpret(count), interpret(halve)  # faster than loading them
+        cost = num_rows * (1 + len(seen)) * (_STEP_COST + _SOURCE_COST * len(lags))
+        if cost <= _MAX_COST and not is_loaded(count) and use_numpy(cost):
+            count, halve = interpret(count), interpret(halve)
         shape = num_rows, min(len(lags), self.num_lanes)
         sources, numbers = np.empty(shape, np.int64), np.empty(shape, np.int64)
         lengths = np.empty(num_rows, np.int64)

@@ -5,8 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from zindex.errors import SourceError
-from zindex.io.file_chunks import open_local, read_local
+from zindex.io.file_chunks import open_local, read_local, shortened
 from zindex.io.file_list import SourceFile
 from zindex.io.frames import ReportBroken
 
@@ -69,10 +68,12 @@ class Descriptors:
         StoreNotFoundError, StoreUnreadableError
             If it cannot be read.
         """
+        file = self._files[number]
+        if file.growing is not None and file.growing.read_first(offset, view):
+            return
         descriptor = self._opened.get(number)
         if descriptor is None:
             descriptor = self._open(number)
-        file = self._files[number]
         if file.frames is not None:
             report = None if report_to is None else report_to(number)
             file.frames.read_into(
@@ -86,10 +87,7 @@ class Descriptors:
         while found < len(view):
             rest = read_local(file, descriptor, offset + found, len(view) - found)
             if not rest:
-                raise SourceError(
-                    f"{file.url} must have {file.nbytes:,} bytes, as when it was listed, it ends "
-                    f"at byte {offset + found:,}; it was changed since, so open the source again"
-                )
+                raise shortened(file, offset + found)
             view[found : found + len(rest)] = rest
             found += len(rest)
 

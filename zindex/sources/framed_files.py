@@ -21,7 +21,9 @@ from zindex.errors import StoreError
 from zindex.io.file_chunks import SCAN_NBYTES, content_chunks, look_up, read_stored
 from zindex.io.file_list import SourceFile
 from zindex.io.frames import CONTENT, MAX_FRAME_NBYTES, NO_CHECKSUM, Frames
-from zindex.sources.sample_offsets import FileScan, find_kept
+from zindex.sources.file_scan import FileScan
+from zindex.sources.offset_files import FRAMES
+from zindex.sources.sample_offsets import find_kept
 from zindex.sources.tar_members import ChunkBuffer
 
 logger = logging.getLogger(__name__)
@@ -57,7 +59,7 @@ def find_frames(file: SourceFile) -> SourceFile | None:
     find = {"zstandard": _find_zstd, "gzip": _find_blocks}.get(file.compression or "")
     if find is None:
         return None
-    table = find_kept(file, lambda one: FileScan(find(one), 0), "frames").table
+    table = find_kept(file, lambda one: FileScan(find(one), 0), FRAMES).table
     if len(table) < 2 or np.diff(table[:, CONTENT]).max() > MAX_FRAME_NBYTES:
         return None
     frames = Frames(str(file.compression), table)

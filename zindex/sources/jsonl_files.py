@@ -3,11 +3,13 @@
 import copy
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import accumulate, count, pairwise, repeat
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from zindex.arrays import Int64Array
 from zindex.errors import SourceError
 from zindex.formats.json_lines import (
     MAX_JOINED_NBYTES,
@@ -23,21 +25,24 @@ from zindex.formats.json_lines import (
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import (
     LOCAL_NBYTES,
-    content_chunks,
     local_chunks,
     open_local,
     read_at,
     read_chunks,
     read_local,
+    search_content,
 )
 from zindex.io.file_list import SourceFile, list_files
 from zindex.sources.damage_log import DamageLog, OnDamage
+from zindex.sources.file_scan import BLOCK_NBYTES, ContentDigest, FileScan, sum_blocks
 from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.part_files import PartFiles
 from zindex.sources.sample_blocks import AdjacentSamples, RawSamples
 from zindex.sources.sample_files import Paths
-from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample
+from zindex.sources.sample_offsets import RawSample
 
+# Bytes that are searched at a time: they stay in the cache of the processor.
+_SEARCHED_NBYTES = 1 << 18
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -52,6 +57,31 @@ class _FileLabels(dict[int, dict[str, Any]]):
         # With a place for the key, so that a dict grows only once.
         found = self[number] = {"__url__": self.urls[number], "__key__": "", **self.common}
         return found
+
+
+class _Lines(NamedTuple):
+    """The lines of a part of a file."""
+
+    nbytes: int
+    #: Where they end.
+    breaks: list[Int64Array]
+    #: Whether the last one has ended.
+    ends_line: bool
+    #: Hashes of whole MiB at the start, and the content after them.
+    sums: bytes
+    content: bytes | memoryview
+
+    @classmethod
+    def find(cls, content: bytes | memoryview, *, hashes: bool) -> "_Lines":
+        """Return the lines of a part, and perhaps hashes."""
+        found, chars = list[Int64Array](), np.frombuffer(content, np.uint8)
+        for start in range(0, len(chars), _SEARCHED_NBYTES):
+            some = chars[start : start + _SEARCHED_NBYTES]
+            found.append(np.flatnonzero(some == ord("\n")) + (start + 1))
+        ends_line = not len(chars) or bool(chars[-1] == ord("\n"))
+        hashed = len(content) - len(content) % BLOCK_NBYTES if hashes else 0
+        sums = sum_blocks(content[:hashed])
+        return cls(len(content), found, ends_line, sums, bytes(content[hashed:]))
 
 
 class JsonlFiles(PartFiles):
@@ -106,12 +136,14 @@ class JsonlFiles(PartFiles):
         super().__init__(files, part_nbytes, damage, prepare_nbytes=prepare_nbytes)
         # By file and part: the line breaks before the last byte before the part, if known.
         self._breaks: dict[int, dict[int, int]] = {}
+        # By file: the byte from which on a line break was searched for, and the byte after it.
+        self._searched: dict[int, tuple[int, int]] = {}
         self._is_exact = False
         self._labels: _FileLabels | None = None
 
     def _reset(self, urls: list[str], files: list[SourceFile]) -> None:
         super()._reset(urls, files)
-        self._breaks, self._labels = {}, None
+        self._breaks, self._searched, self._labels = {}, {}, None
 
     def read_part(self, part: int) -> Iterator[dict[str, Any]]:
         """Yield the objects of a part, in the order of its file.
@@ -255,18 +287,16 @@ class JsonlFiles(PartFiles):
 
     def _scan(self, file: SourceFile) -> FileScan:
         """Return the offset of each line; blank lines at the end are left out."""
-        found = [np.zeros(1, np.int64)]
-        last, at = b"", 0
+        found, at, ends_line = [np.zeros(1, np.int64)], 0, True
         digest = ContentDigest()
         report = self._report_to(file.url)
-        with closing(content_chunks(file, report=report)) as chunks:
-            for chunk in chunks:
-                breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
-                found.append(breaks + (at + 1))
-                digest.add(chunk)
-                at += len(chunk)
-                last = chunk
-        if not last.endswith(b"\n"):
+        find = partial(_Lines.find, hashes=file.frames is None)
+        for part in search_content(file, find, report):
+            found += [breaks + at for breaks in part.breaks]
+            digest.add_sums(part.sums)
+            digest.add(part.content)
+            at, ends_line = at + part.nbytes, part.ends_line
+        if not ends_line:
             found.append(np.array([at]))
         offsets = np.concatenate(found)
         while len(offsets) > 1:
@@ -307,6 +337,14 @@ class JsonlFiles(PartFiles):
         """Return the byte after the first line break at or after ``start - 1``."""
         if start == 0:
             return 0
+        searched, found = self._searched.get(number, (0, 0))
+        if searched <= start <= found:  # a line of several parts
+            return found
+        found = self._search_line(number, start)
+        self._searched[number] = start, found
+        return found
+
+    def _search_line(self, number: int, start: int) -> int:
         at = start - 1
         with closing(local_chunks(self._files[number], at)) as chunks:
             for chunk in chunks:

@@ -30,6 +30,9 @@ from zindex.sources.file_listing import (
     relative_names,
     write_listing,
 )
+from zindex.sources.file_scan import FileScan
+from zindex.sources.file_starts import FileStarts
+from zindex.sources.offset_files import FRAMES, write_offsets
 from zindex.sources.opened_files import (
     PREPARE_NBYTES,
     OpenedFiles,
@@ -40,7 +43,7 @@ from zindex.sources.opened_files import (
 )
 from zindex.sources.sample_blocks import AdjacentSamples, RawSamples, SampleBlocks, join_spans
 from zindex.sources.sample_files import SampleFiles
-from zindex.sources.sample_offsets import FileScan, SampleOffsets, find_offsets
+from zindex.sources.sample_offsets import SampleOffsets, find_offsets
 from zindex.sources.sample_requests import SampleRequests
 from zindex.store.commit import fingerprint
 
@@ -105,6 +108,7 @@ class PartFiles(SampleFiles):
         self._opened: OpenedFiles | None = None
         self._offsets: SampleOffsets | None = None
         self._descriptors = Descriptors(files)
+        self._file_starts = FileStarts()
         self._ends: dict[Place, str] | None = None
         self._listing: str | None = None
         # Of files that were searched, also by a copy with other files: by place, version and size.
@@ -198,7 +202,7 @@ class PartFiles(SampleFiles):
         self._starts = list(accumulate(self._count_parts(files), initial=0))
         # How files are opened depends on all of them.
         self._known = self._opened = self._offsets = self._ends = self._listing = None
-        self._descriptors = Descriptors(files)
+        self._descriptors, self._file_starts = Descriptors(files), FileStarts()
 
     def _count_parts(self, files: Sequence[SourceFile]) -> list[int]:
         """Return the parts of each file."""
@@ -213,7 +217,13 @@ class PartFiles(SampleFiles):
     def read_whole(self, number: int) -> Generator[bytes, None, None]:
         """Return the content of a file; a wrong checksum at its end is reported as damage."""
         report = partial(self.damage.report, self.urls[number], left_out=None)
-        return read_chunks(self._files[number], report)
+        return read_chunks(self._files[number], report, self._file_starts.take(number))
+
+    def begin_files(self, numbers: Iterable[int]) -> None:
+        """Request the starts of files that are read in order next, in object stores."""
+        files = {number: self._files[number] for number in numbers}
+        if remote := {number: file for number, file in files.items() if not file.is_local}:
+            self._file_starts.begin(remote)
 
     def bounds(self, part: int) -> tuple[int, int | None]:
         """Return the bytes [start, stop) of a part; None: to the end of a file of unknown size."""
@@ -253,6 +263,30 @@ class PartFiles(SampleFiles):
                 self._report_copied(opened, offsets)
             self._offsets = offsets
         return self._offsets
+
+    def write_offsets(self) -> list[str]:
+        """Write the offsets of the samples of each file next to it, and return the files.
+
+        Compressed files without frames, and damaged ones, have none.
+        """
+        offsets, written = self.find_samples(), list[str]()
+        if offsets is None:
+            raise ConfigError(
+                f"{self.urls[0]} and the files after it must have at most prepare_nbytes bytes to "
+                f"write the offsets of their samples, {self._prepare_nbytes:,}; raise it"
+            )
+        assert self._known is not None
+        assert self._opened is not None
+        for file, opened, scan in zip(self._known, self._opened.files, offsets.scans, strict=True):
+            scans = {self._identify(opened): scan}
+            if opened.frames is not None:
+                scans[FRAMES] = FileScan(opened.frames.table, 0)
+            elif file.compression is not None:
+                continue
+            if scan.is_whole and file.url not in written:
+                write_offsets(file, scans)
+                written.append(file.url)
+        return written
 
     def _open(self, files: Sequence[SourceFile]) -> OpenedFiles:
         """Return files that can be read at any offset."""
@@ -306,7 +340,8 @@ class PartFiles(SampleFiles):
     ) -> RawSamples | AdjacentSamples | SampleBlocks:
         """Return the bytes of samples, each range read at once; see `SampleFiles.open_samples`."""
         assert self._offsets is not None
-        if order is None:
+        ranges = list(ranges)
+        if order is None and len(ranges) == 1:
             return self.read_samples(ranges)
         return SampleBlocks(self._offsets, ranges, order, self._read_into)
 
@@ -352,6 +387,12 @@ class PartFiles(SampleFiles):
             return not all(file.is_local for file in self._files)
         return self._offsets.is_remote
 
+    @property
+    def is_slow_at_first(self) -> bool:
+        """Whether a sample is there sooner if it is read alone: files are not copied yet."""
+        opened = self._opened
+        return opened is not None and opened.copies is not None and not opened.copies.is_begun
+
     def request_samples(
         self, ranges: Iterable[tuple[int, int]], order: Int64Array | None, threads: DaemonPool
     ) -> SampleRequests:
@@ -377,7 +418,7 @@ class PartFiles(SampleFiles):
         assert self._offsets is not None
         assert self._opened is not None
         scan, file = self._offsets.scans[number], self._opened.files[number]
-        if modified == scan.modified:
+        if modified == scan.modified or file.copy is not None:
             return
         num_skipped = self.damage.num_skipped
         again = self._scan(file)

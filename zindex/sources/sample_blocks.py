@@ -120,7 +120,7 @@ class SampleBlocks(Sequence[RawSample]):
     ranges
         Numbers ``[start, stop)`` of samples. A range is a block, or has one in each of its files.
     order
-        Positions in the ranges.
+        Positions in the ranges; None for their order.
     read_into
         Reads a block.
     """
@@ -131,7 +131,7 @@ class SampleBlocks(Sequence[RawSample]):
         self,
         offsets: SampleOffsets,
         ranges: Iterable[tuple[int, int]],
-        order: Int64Array,
+        order: Int64Array | None,
         read_into: ReadInto,
     ) -> None:
         self._read_into = read_into
@@ -150,6 +150,8 @@ class SampleBlocks(Sequence[RawSample]):
         self._memory = _take_memory(int(lengths.sum()))
         self._buffer = memoryview(self._memory)
         shifts = (spans[:, 2] - spans[:, 1])[blocks]
+        if order is None:
+            order = np.arange(len(rows))
         self._blocks = blocks[order]
         self._places = np.stack([numbers, rows, starts + shifts, stops + shifts])[:, order]
 

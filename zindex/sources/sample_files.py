@@ -69,6 +69,9 @@ class SampleFiles(ABC):
         """Return the stored bytes of a part; None if that would take a request to a store."""
         return None
 
+    def begin_files(self, numbers: Iterable[int]) -> None:  # noqa: B027
+        """Request what `read_part` reads first of some files, if that takes long."""
+
     #: Whether `open_samples` reads only what is needed, so that units may share what it returns.
     reads_blocks = False
 
@@ -107,6 +110,11 @@ class SampleFiles(ABC):
         """
         raws = self.read_samples(ranges)
         return raws if order is None else [raws[place] for place in order.tolist()]
+
+    @property
+    def is_slow_at_first(self) -> bool:
+        """Whether a sample is there sooner if it is read alone: files are not copied yet."""
+        return False
 
     #: Whether samples are read by `request_samples`, from an object store, not by the other two.
     is_requested = False

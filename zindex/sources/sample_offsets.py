@@ -3,7 +3,6 @@
 Tables of large files are kept in the user's cache folder, by path, size and time of modification.
 """
 
-import hashlib
 import logging
 import os
 from bisect import bisect_right
@@ -22,10 +21,12 @@ from zindex.arrays import Int64Array
 from zindex.cache_folders import private_folders
 from zindex.errors import StoreError
 from zindex.io.file_list import SourceFile
-from zindex.io.local import write_once
+from zindex.io.local import replacing
 from zindex.io.objects import Place
 from zindex.io.plain_copies import digest_facts, locked
 from zindex.io.request_threads import map_in_threads
+from zindex.sources.file_scan import MAX_WIDTH, ContentDigest, FileScan, fits_file
+from zindex.sources.offset_files import read_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -33,67 +34,18 @@ R = TypeVar("R")
 #: Number of a file, number of a sample in it, and its bytes.
 RawSample = tuple[int, int, bytes | memoryview]
 
-#: Smallest file whose table is kept on disk; smaller ones are scanned faster than a table is kept.
+#: Smallest plain file whose table is kept on disk; smaller ones are scanned faster than a table is
+#: kept. A quarter of it for copies and compressed files.
 MIN_KEPT_NBYTES = 4 << 20
+# Most bytes of all of them.
+_MAX_KEPT_NBYTES = 4 << 30
 _NUM_THREADS = 8
 # Between log lines while many files are prepared.
 _LOG_SECONDS = 10.0
 
 # Of the kept tables.
-_VERSION = 3
-_MAX_WIDTH = 8
-_BLOCK_NBYTES = 1 << 20
-
-#: Table of a file: shape (samples + 1, columns), int64. The first column has the offset of each
-#: sample, and where the last one ends; further columns are those of the format.
-Table = Int64Array
-
-
-class ContentDigest:
-    """A fast digest of content, which finds accidental changes but does not resist forgery.
-
-    Each MiB is hashed by its words times random odd weights, modulo 2**64: a single changed word,
-    or two swapped ones, always change the sum.
-    """
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._held = bytearray()
-
-    def add(self, content: bytes) -> None:
-        """Add bytes; the digest does not depend on how they are divided."""
-        if self._held or len(content) % _BLOCK_NBYTES:
-            self._held += content
-            stop = len(self._held) // _BLOCK_NBYTES * _BLOCK_NBYTES
-            if not stop:
-                return
-            content, self._held = bytes(self._held[:stop]), self._held[stop:]
-        for words in np.frombuffer(content, "<u8").reshape(-1, _BLOCK_NBYTES // 8):
-            self._hash.update(np.dot(words, _weights()).tobytes())
-
-    def to_int(self) -> int:
-        """Return the digest as an int64."""
-        whole = self._hash.copy()
-        whole.update(self._held)
-        return int.from_bytes(whole.digest()[:8], "little", signed=True)
-
-
-@cache
-def _weights() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    return np.random.PCG64(0).random_raw(_BLOCK_NBYTES // 8) | np.uint64(1)
-
-
-@dataclass
-class FileScan:
-    """What was found in a file."""
-
-    table: Table
-    #: `ContentDigest` of what was read for that.
-    digest: int
-    #: Whether no damage was left out.
-    is_whole: bool = True
-    #: The file's time of modification when it was found, in nanoseconds.
-    modified: int = 0
+_VERSION = 4
+_HEAD_LENGTH = 3
 
 
 @dataclass
@@ -154,7 +106,7 @@ class SampleOffsets(SampleCount):
         files = np.searchsorted(firsts, samples, side="right") - 1
         rows = samples - firsts[files]
         starts, stops = np.empty_like(rows), np.empty_like(rows)
-        for number in np.unique(files).tolist():
+        for number in np.flatnonzero(np.bincount(files)).tolist():  # np.unique imports much
             inside = files == number
             column, chosen = self.tables[number][:, 0], rows[inside]
             starts[inside], stops[inside] = column[chosen], column[chosen + 1]
@@ -202,6 +154,8 @@ def find_offsets(
 def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str) -> FileScan:
     """Return what a function finds in a file, from the cache if the file is large or remote.
 
+    Processes that share a cache search a file one at a time.
+
     Parameters
     ----------
     file
@@ -211,21 +165,34 @@ def find_kept(file: SourceFile, scan: Callable[[SourceFile], FileScan], identity
     identity
         What else determines the table, for its name in the cache.
     """
-    if not file.is_local:
-        return _find_remote(file, scan, identity)
-    path = found = None
-    modified = 0
-    with suppress(OSError):  # then reading the file raises, too
-        modified = os.stat(file.path).st_mtime_ns
-    if (file.size or 0) >= MIN_KEPT_NBYTES:
+    modified, path = 0, None
+    if isinstance(file.place, Path):
+        with suppress(OSError):  # then reading the file raises, too
+            modified = os.stat(file.place).st_mtime_ns
+    is_plain = file.is_cut and file.copy is None
+    least = MIN_KEPT_NBYTES if is_plain else MIN_KEPT_NBYTES >> 2
+    if not file.is_local or (file.nbytes or 0) >= least:
         path = _name_table(file, identity)
-        found = None if path is None else _load(path, file)
+    found = _load(path, file) if path is not None else scan(file)
     if found is None:
-        found = scan(file)
-        if path is not None and found.is_whole:
-            _keep(path, found)
+        assert path is not None
+        with locked(path.with_suffix(".lock")):
+            found = _load(path, file)
+            if found is None:
+                found = read_offsets(file, identity) if _may_have_offsets(file) else None
+                if found is None:
+                    logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
+                    found = scan(file)
+                if found.is_whole:
+                    _keep(path, found)
     found.modified = modified
     return found
+
+
+def _may_have_offsets(file: SourceFile) -> bool:
+    """Return whether to look for offsets next to a file: a large one, no copy of another one."""
+    is_own = file.copy is None or file.growing is not None
+    return is_own and (file.size or 0) >= MIN_KEPT_NBYTES >> 2
 
 
 def each_once(
@@ -256,32 +223,14 @@ def each_once(
     return [by_place[file.place] for file in files]
 
 
-def _find_remote(
-    file: SourceFile, scan: Callable[[SourceFile], FileScan], identity: str
-) -> FileScan:
-    """Return what is in an object, always kept: requests take longer than reading a table."""
-    path = _name_table(file, identity)
-    found = None if path is None else _load(path, file)
-    if path is None or found is not None:
-        return found or scan(file)
-    with locked(path.with_suffix(".lock")):
-        found = _load(path, file)
-        if found is None:
-            logger.info("%s: finding what is in %s bytes", file.url, f"{file.nbytes:,}")
-            found = scan(file)
-            if found.is_whole:
-                _keep(path, found)
-    return found
-
-
 def _name_table(file: SourceFile, identity: str) -> Path | None:
     """Return the place of a table in the cache; None without a cache that only its user writes."""
-    facts: tuple[object, ...] = (str(file.place), file.size, file.version, identity, _VERSION)
-    if file.is_local:
-        status, path = os.stat(file.path), os.path.realpath(file.path)
-        facts = (path, status.st_size, status.st_mtime_ns, identity, _VERSION)
-    if file.nbytes != file.size:
-        facts = (*facts, file.nbytes)
+    # Of a copy, these are the facts of what was copied.
+    facts: tuple[object, ...] = str(file.place), file.version
+    if isinstance(file.place, Path):
+        status = os.stat(file.place)
+        facts = os.path.realpath(file.place), status.st_size, status.st_mtime_ns
+    facts = (*facts, file.nbytes, file.size, identity, _VERSION)
     folders = private_folders("samples")
     return folders[0] / f"{digest_facts(*facts)}.table" if folders else None
 
@@ -293,21 +242,49 @@ def _load(path: Path, file: SourceFile) -> FileScan | None:
         words = np.memmap(path, np.int64, "r").view(np.ndarray)
     except (OSError, ValueError):
         return None
-    width = int(words[0])
-    if not 1 <= width <= _MAX_WIDTH or len(words) < 2 + width or (len(words) - 2) % width:
+    if len(words) < _HEAD_LENGTH:
+        return None
+    width, digest, checksum = words[:_HEAD_LENGTH].tolist()
+    words = words[_HEAD_LENGTH:]
+    if not 1 <= width <= MAX_WIDTH or len(words) < width or len(words) % width:
         return None
     # A plain view: each slice of a memmap costs a microsecond more.
-    table, digest = words[2:].reshape(-1, width), int(words[1])
-    offsets = table[:, 0]
-    fits = offsets[0] >= 0 and offsets[-1] <= (file.nbytes or 0) and (np.diff(offsets) >= 0).all()
-    return FileScan(table, digest) if fits else None
+    table = words.reshape(-1, width)
+    is_whole = fits_file(table, file) and _sum_up(words) == checksum
+    return FileScan(table, digest) if is_whole else None
 
 
 def _keep(path: Path, scan: FileScan) -> None:
-    """Keep the number of columns, the digest and a table; without room, files are scanned again."""
-    head = np.array([scan.table.shape[1], scan.digest])
-    content = np.concatenate([head, scan.table.ravel()]).astype(np.int64)
+    """Keep a table after its head: the columns, the digest, and a checksum of the table.
+
+    It is not synced: after a crash the checksum is wrong. Without room, files are scanned again.
+    """
+    words = np.ascontiguousarray(scan.table, np.int64).ravel()
+    head = np.array([scan.table.shape[1], scan.digest, _sum_up(words)])
     try:
-        write_once(path, [content.data.cast("B")], replace=True)
+        with replacing(path, durable=False) as partial, open(partial, "xb") as stream:
+            stream.write(head.data)
+            stream.write(words.data)
+        _trim(path.parent)
     except (OSError, StoreError) as error:
         logger.info("offsets of samples are not kept in %s: %s", path, error)
+
+
+@cache
+def _trim(folder: Path) -> None:
+    """Remove the tables that were used longest ago, once per process, if there are too many."""
+    with os.scandir(folder) as entries:
+        found = [(max(one.stat().st_atime, one.stat().st_mtime), one) for one in entries]
+    nbytes = sum(one.stat().st_size for _, one in found)
+    for _, one in sorted(found, key=lambda pair: pair[0]):
+        if nbytes <= _MAX_KEPT_NBYTES:
+            break
+        nbytes -= one.stat().st_size
+        os.unlink(one.path)
+
+
+def _sum_up(words: Int64Array) -> int:
+    """Return the checksum of a table."""
+    digest = ContentDigest()
+    digest.add(words.view(np.uint8).data)
+    return digest.to_int()

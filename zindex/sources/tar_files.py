@@ -23,6 +23,7 @@ from zindex.io.objects import Place
 from zindex.io.request_threads import map_in_threads
 from zindex.sources.damage_log import DamageLog, OnDamage
 from zindex.sources.descriptors import Descriptors
+from zindex.sources.file_scan import ContentDigest, FileScan
 from zindex.sources.opened_files import (
     NUM_REQUESTS,
     PREPARE_NBYTES,
@@ -32,7 +33,7 @@ from zindex.sources.opened_files import (
 )
 from zindex.sources.part_files import PartFiles
 from zindex.sources.sample_files import Paths
-from zindex.sources.sample_offsets import ContentDigest, FileScan, RawSample, SampleOffsets
+from zindex.sources.sample_offsets import RawSample, SampleOffsets
 from zindex.sources.sidecars import (
     Metadata,
     check_meta_names,

@@ -15,7 +15,7 @@ from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import content_chunks, open_local, read_local
 from zindex.io.file_list import SourceFile
 from zindex.io.frames import ReportBroken
-from zindex.sources.sample_offsets import ContentDigest
+from zindex.sources.file_scan import ContentDigest
 
 #: Maximum bytes of a member, each of which is read whole.
 MAX_MEMBER_NBYTES = 4 << 30

@@ -33,13 +33,18 @@ if TYPE_CHECKING:
         TextJonslProcessFnBuilder as TextJonslProcessFnBuilder,
     )
     from zindex.processing.text_packing import TextPacking as TextPacking
+    from zindex.processing.zarr_text import ZarrText as ZarrText
+    from zindex.sources.sample_index import write_offsets as write_offsets
     from zindex.streaming.configuration.from_yaml import (
         instantiate_from_yaml as instantiate_from_yaml,
     )
     from zindex.streaming.configuration.registry import register as register
-    from zindex.streaming.files_dataset import JsonlIterableDataset as JsonlIterableDataset
-    from zindex.streaming.files_dataset import (
+    from zindex.streaming.file_formats import JsonlIterableDataset as JsonlIterableDataset
+    from zindex.streaming.file_formats import (
         MetaDistributedWebDataset as MetaDistributedWebDataset,
+    )
+    from zindex.streaming.file_formats import (
+        SimpleDistributedWebDataset as SimpleDistributedWebDataset,
     )
     from zindex.streaming.lengths.advice import advise as advise
     from zindex.streaming.lengths.draws import epochs_of as epochs_of
@@ -55,12 +60,8 @@ if TYPE_CHECKING:
     )
     from zindex.streaming.resuming import reshard_states as reshard_states
     from zindex.streaming.run_progress import progress as progress
-    from zindex.streaming.simple_web_dataset import (
-        SimpleDistributedWebDataset as SimpleDistributedWebDataset,
-    )
     from zindex.streaming.state import gather_states as gather_states
     from zindex.streaming.state import merge_states as merge_states
     from zindex.streaming.state import to_state as to_state
-    from zindex.streaming.zarr_text import ZarrText as ZarrText
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -23,13 +23,10 @@ from zindex.processing.process_function import (
 )
 from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.damage_log import OnDamage
-from zindex.sources.jsonl_files import JsonlFiles
-from zindex.sources.opened_files import PREPARE_NBYTES
 from zindex.sources.part_files import PartFiles
 from zindex.sources.sample_blocks import SampleBlocks
-from zindex.sources.sample_files import Paths, SampleFiles
+from zindex.sources.sample_files import SampleFiles
 from zindex.sources.sample_requests import SampleRequests
-from zindex.sources.tar_files import TarFiles
 from zindex.sources.unit_requests import OpenedGroup, Unit, UnitRequests
 from zindex.store.commit import fingerprint
 
@@ -147,9 +144,27 @@ class FilesDataset(IterableDataset[Sample]):
         seed, name, epoch
             Key of the order of files.
         """
-        places = np.array(self._members(part))
-        members = keyed_order(places, self.files.num_parts, seed=seed, name=name, epoch=epoch)
-        return self.process(take_turns(map(self.files.read_part, members.tolist())))
+        members = self._find_members(Unit(part, (seed, name, epoch)))
+        return self.process(take_turns(map(self.files.read_part, members)))
+
+    def begin(self, units: Iterable[Unit]) -> None:
+        """Request the starts of the files of some groups, if files can only be read in order."""
+        parts = [part for unit in units for part in self._find_members(unit)]
+        self.begin_urls(dict.fromkeys(self.files.locate(part)[0] for part in parts))
+
+    def begin_urls(self, numbers: Iterable[int]) -> None:
+        """Request the starts of some files."""
+        self.files.begin_files(numbers)
+
+    def _find_members(self, unit: Unit) -> Sequence[int]:
+        """Return the numbers of the files of a group in an epoch, or of their parts."""
+        members = self._members(unit.part)
+        if unit.order is None:
+            return members
+        seed, name, epoch = unit.order
+        key: Any = {"seed": seed, "name": name, "epoch": epoch}
+        found: list[int] = keyed_order(np.array(members), self.files.num_parts, **key).tolist()
+        return found
 
     def _members(self, part: int) -> range:
         """Return the numbers of the files of a group, or of their parts."""
@@ -205,6 +220,8 @@ class FilesDataset(IterableDataset[Sample]):
         """
         units, files = self.units, self.files
         assert units is not None
+        if files.is_slow_at_first:
+            return
         group, number = divmod(int(parts[0]), units.share)
         firsts, lasts = units.spans_of(group, parts % units.share, order)
         firsts[0] += skip
@@ -282,12 +299,22 @@ class FilesDataset(IterableDataset[Sample]):
             start, stop = self.units.range_of(unit.part)
             # Few at a time stay in the processor's cache until they are parsed.
             step = NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
-            for first in range(start + unit.skip, stop, step):
+            start += unit.skip
+            if self.files.is_slow_at_first and start < stop:
+                yield self.files.read_samples([(start, start + 1)])
+                start += 1
+            for first in range(start, stop, step):
                 yield self.files.read_samples([(first, min(first + step, stop))])
             return
-        raws = self._open_group(unit)
         start, stop = self.units.part_of(unit.part, unit.order)
-        for first in range(start + unit.skip, stop, NUM_PARSED):
+        start += unit.skip
+        if start >= stop:
+            return
+        raws = self._open_group(unit)
+        if self.files.is_slow_at_first:
+            yield raws[start : start + 1]
+            start += 1
+        for first in range(start, stop, NUM_PARSED):
             yield raws[first : min(first + NUM_PARSED, stop)]
 
     def _open_group(self, unit: Unit) -> Sequence[Any]:
@@ -354,124 +381,3 @@ class FilesDataset(IterableDataset[Sample]):
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for part in range(first, self.num_parts, step):
             yield from self.read_part(part)
-
-
-class JsonlIterableDataset(FilesDataset):
-    """Lines of jsonl files as samples; see `JsonlFiles` for the files.
-
-    Parameters
-    ----------
-    path
-        Files, folders and patterns, separated by commas, or a list.
-    process_fn
-        Takes an iterator over the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
-        samples when its input ends. None leaves samples unchanged.
-    shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
-    on_damage
-        ``"error"``, or ``"skip"`` to skip damaged lines, which ``num_skipped`` counts.
-    part_nbytes
-        Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
-        other. Other orders share units of samples, whose size follows from the samples.
-    prepare_nbytes
-        Compressed files and files at URLs with at most as many bytes together, as they are stored,
-        are read in advance to read their samples in any order; 0, or more bytes, reads file by
-        file.
-
-    Raises
-    ------
-    ConfigError
-        If a setting or a scheme is not supported, or a file is named twice.
-    StoreNotFoundError
-        If a file or folder does not exist.
-    SourceError
-        If no file is given.
-
-    Notes
-    -----
-    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
-    shuffling or resuming, which `MergedDataset` does.
-    """
-
-    def __init__(
-        self,
-        path: Paths,
-        process_fn: ProcessFn | None = None,
-        *,
-        shuffle_buffer: int = 1000,
-        on_damage: OnDamage = "error",
-        part_nbytes: int = 8 << 20,
-        prepare_nbytes: int = PREPARE_NBYTES,
-    ) -> None:
-        files = JsonlFiles(
-            path, part_nbytes=part_nbytes, on_damage=on_damage, prepare_nbytes=prepare_nbytes
-        )
-        super().__init__(files, process_fn, shuffle_buffer, on_damage)
-
-
-class MetaDistributedWebDataset(FilesDataset):
-    """Samples of tar archives with their metadata files; see `TarFiles` for the files.
-
-    Parameters
-    ----------
-    path
-        Files, folders and patterns, separated by commas, or a list; may be ``""`` with
-        ``include_dirs``.
-    process_fn
-        Takes an iterator over the raw samples of a part and yields samples, each with the
-        ``__url__`` and ``__key__`` of an input. It is called once per part and must yield buffered
-        samples when its input ends. None leaves samples unchanged.
-    meta_names
-        Fields of the metadata to add to samples; None adds none.
-    include_dirs
-        Additional folders, separated by commas; the suffix ``*n`` repeats the files of a folder n
-        times.
-    shuffle_buffer
-        Size of the shuffle buffer in `MergedDataset`, in samples; 0 keeps the order of the files.
-    on_damage
-        ``"error"``, or ``"skip"`` to skip damaged samples, which ``num_skipped`` counts.
-    part_nbytes
-        Bytes of a part of a plain local file, of which cogdata's order of files reads one after the
-        other. Other orders share units of samples, whose size follows from the samples.
-    prepare_nbytes
-        Compressed files and files at URLs with at most as many bytes together, as they are stored,
-        are read in advance to read their samples in any order; 0, or more bytes, reads file by
-        file.
-
-    Raises
-    ------
-    ConfigError
-        If a setting or a scheme is not supported, or a file is named twice.
-    StoreNotFoundError
-        If a file or folder does not exist.
-    SourceError
-        If no file is given.
-
-    Notes
-    -----
-    Iterating over it yields the parts in order, shared between the workers of a DataLoader, without
-    shuffling or resuming, which `MergedDataset` does.
-    """
-
-    def __init__(
-        self,
-        path: Paths,
-        process_fn: ProcessFn | None = None,
-        *,
-        meta_names: Sequence[str] | None = None,
-        include_dirs: str | None = None,
-        shuffle_buffer: int = 1000,
-        on_damage: OnDamage = "error",
-        part_nbytes: int = 64 << 20,
-        prepare_nbytes: int = PREPARE_NBYTES,
-    ) -> None:
-        files = TarFiles(
-            path,
-            meta_names=() if meta_names is None else meta_names,
-            include_dirs=include_dirs,
-            part_nbytes=part_nbytes,
-            on_damage=on_damage,
-            prepare_nbytes=prepare_nbytes,
-        )
-        super().__init__(files, process_fn, shuffle_buffer, on_damage)

@@ -40,6 +40,7 @@ _MAX_EPOCHS = 1 << 20
 TOKENS = 1 << 32
 # Epochs without a sequence after which a packed source is found to be empty.
 MAX_IDLE = 1000
+_FILES_AHEAD = 4  # files read in order whose starts are requested in advance, at least
 _BLOCK = 256  # positions of a map-style dataset that are looked up together
 
 
@@ -351,6 +352,9 @@ class PartStream(_ReadStream):
                 blocks = _label(dataset.read_unit(unit, upcoming), labels, source.name)
         else:
             raw = dataset.without_process_fn() if can_skip else dataset
+            if upcoming is not None and hasattr(dataset, "begin"):
+                some = islice(upcoming, -(-_FILES_AHEAD // dataset.num_together))
+                dataset.begin([self._unit(part, epoch, 0), *some])
             if is_keyed and getattr(dataset, "num_together", 1) > 1:
                 samples = raw.read_mixed(part, **key)
             else:
@@ -396,16 +400,19 @@ class UrlStream(_ReadStream):
         if self.unread == UnreadPartitions():
             epoch, place = divmod(finished, len(own))
             url, num_items = own[place], len(set(own))
+            following = own[place + 1 :] or own * self.source.cyclic
         else:
             # After a change of the worker slots, unread files are dispatched like parts.
             number, _ = self.unread.item(slot.index + slot.count * finished)
             epoch, url = divmod(number, len(dataset.urls))
-            num_items = len(dataset.urls) // math.gcd(len(dataset.urls), slot.count)
+            num_items, following = len(dataset.urls) // math.gcd(len(dataset.urls), slot.count), []
         if self.source.num_epochs is not None and epoch >= self.source.num_epochs:
             return None
         seed = self.source.seed + SEED_STEP * epoch + 64 * slot.rank + slot.slot
         labels = self._labels(seed, epoch)
         read = self.source.labelled(labels).read_url
+        if hasattr(dataset, "begin_urls"):
+            dataset.begin_urls([url, *following[:_FILES_AHEAD]])
         samples = shuffle_like_cogdata(read(url), dataset.shuffle_buffer, seed=seed)
         return Item(url, _label(samples, labels, self.source.name), labels, num_items, start)
 

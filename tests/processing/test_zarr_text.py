@@ -15,8 +15,8 @@ from zindex.errors import ConfigError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.loading.collate import collate
 from zindex.processing.text_packing import TextPacking
+from zindex.processing.zarr_text import ZarrText
 from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
-from zindex.streaming.zarr_text import ZarrText
 
 LENGTHS = [3, 0, 9, 1, 0, 7, 4]
 TOKENS = list(range(1, 25))
