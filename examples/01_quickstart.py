@@ -4,7 +4,8 @@
 
 The data are three small corpora from the Python installation: source code of the standard library,
 its docstrings, and the language reference. They are tokenised, converted to Zarr, indexed and
-blended, and a small GPT is trained on the blend.
+blended, and a small GPT is trained on the blend. The folder `guides` gets small files, for the
+commands of the guides.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from pydoc_data.topics import topics
 import numpy as np
 import torch
 import zarr
+from guide_files import write_guide_files  # in the same folder
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -282,6 +284,11 @@ def main() -> int:
         f"\nThe loss fell from {losses[0]:.3f} to {end:.3f} in {len(losses)} steps "
         f"({valid:.3f} on held-out documents); {time.monotonic() - start:.0f} s in all."
     )
+    try:
+        write_guide_files(folder / "guides")
+        print(f"The commands of the guides run in {folder / 'guides'}.")
+    except ImportError as error:
+        print(f"No files for the guides ({error}); install zindex[quickstart]")
     if end > 0.8 * losses[0]:
         print("Error: the loss must fall by at least a fifth; train for more --steps")
         return 1

@@ -45,7 +45,14 @@ def test_versions_agree() -> None:
     assert PROJECT["project"]["version"] == zindex.__version__
 
 
-@pytest.mark.parametrize("name", ["zindex/py.typed", "examples/01_quickstart.py", "LICENSE"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zindex/py.typed",
+        *PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"],
+        "LICENSE",
+    ],
+)
 def test_what_the_wheel_has_besides_modules(name: str) -> None:
     assert (ROOT / name).exists()
 

@@ -389,7 +389,7 @@ def test_edit_changes_a_run_and_shows_it(blended_file: Path) -> None:
     assert "skipped" in text.splitlines()[1]
     text = succeed("edit", blended_file, "--skip", "30:35", "--verify")
     assert "edit 2 at position 30: [30, 35) skipped" in text
-    assert "verified: 45 positions have distinct samples, 5 are skipped" in text
+    assert "verified: 45 positions have distinct samples, 5 positions are skipped" in text
     shown = succeed("edit", blended_file)
     assert shown.startswith("train was edited 2 times: 45 samples of 4 tokens, fingerprint ")
     assert "edit 1 at position 20" in succeed("plan", blended_file)
@@ -405,11 +405,14 @@ def test_edit_changes_a_run_and_shows_it(blended_file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--reweight", "code"), "--reweight must be like corpora/code=0.3, got 'code'"),
+        (("--reweight", "code"), "--reweight must be like code=0.3, got 'code'"),
         (("--add", "new=much"), "--add must be like corpora/code=0.3, got 'new=much'"),
         (("--skip", "5"), "--skip must be START:STOP, such as 120000:124000, got 5"),
         (("--at", "10"), "an edit must change something"),
-        (("--at", "10", "--drop", "other"), "an edit must name datasets of the run"),
+        (
+            ("--at", "10", "--drop", "other"),
+            "a dataset must be one of the run, got 'other'",
+        ),
         (("--at", "10", "--sequence-length", "0"), "got 0"),
     ],
 )

@@ -37,10 +37,10 @@ def test_every_option_arrives(source: Path, tmp_path: Path) -> None:
     work = ("--part-nbytes", "500", "--on-damage", "skip", "--list", "--processes", "1")
     lines = succeed("dedup", source, more, tmp_path / "out", *given, *work).splitlines()
     assert lines[-2].endswith(
-        "2 of 6 records would be kept, 41 bytes; dropped: 4 contaminated; 1 damaged records or "
-        "files were skipped"
+        "2 of 6 records would be kept, 41 bytes; dropped: 4 contaminated; 1 damaged record or "
+        "file was skipped"
     )
-    assert lines[-1] == f"  {bench}: 4 records of 1 n-grams in 1 text"
+    assert lines[-1] == f"  {bench}: 4 records of 1 n-gram in 1 text"
     assert not list((tmp_path / "out").glob("*.jsonl"))
     succeed("dedup", source, tmp_path / "near", *given[:4])
     [path] = (tmp_path / "near/dropped").iterdir()
@@ -52,6 +52,8 @@ def test_wrong_input(source: Path, tmp_path: Path) -> None:
     assert "this one has ['body']; name the field to compare with --field" in fail(
         "dedup", source, tmp_path / "out"
     )
+    assert "name another field" in fail("dedup", source, tmp_path / "out", "--field", "bdy")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]  # nothing is left to be resumed
     assert "--near must be a similarity above 0" in fail(
         "dedup", source, tmp_path / "out", "--near", "2"
     )

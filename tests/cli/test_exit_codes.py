@@ -12,6 +12,7 @@ import click
 import pytest
 
 from tests.cli.commands import invoke
+from tests.forked import run_python
 from zindex.cli import main
 from zindex.errors import ConfigError
 
@@ -120,3 +121,20 @@ def test_every_shell_of_the_guide_has_its_script(shell: str, monkeypatch: Any) -
     with pytest.raises(SystemExit) as ended:
         main(prog_name="zindex")
     assert ended.value.code == 0
+
+
+def test_an_interrupt_during_imports_has_no_traceback() -> None:
+    code = """if True:
+        import sys
+
+        class Interrupting:
+            def find_spec(self, name, path=None, target=None):
+                if name == "zindex.cli.commands":
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Interrupting())
+        sys.modules.pop("zindex.cli.commands", None), sys.modules.pop("zindex.cli", None)
+        from zindex.cli import main
+    """
+    done = run_python("-c", code)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -33,5 +33,5 @@ def test_count(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     output = succeed("count", first, second, "--output", file)
     assert output == f"{file}: 3 sequences of 2 corpora\n"
     assert json.loads(file.read_text()) == counts
-    assert "1 sequences of 1 corpus" in succeed("count", second, "--output", file)
+    assert "1 sequence of 1 corpus" in succeed("count", second, "--output", file)
     assert "both files of a .bin/.idx pair must be readable" in fail("count", "none")

@@ -48,7 +48,7 @@ def test_every_option_arrives(jsonl: Path, tmp_path: Path) -> None:
     assert (layout.dtype, layout.chunk_length, layout.codec) == ("int16", 8, "zstd")
     assert RecordReader(store).read(5)["ids"].tolist() == [7]
     last = succeed(*command).splitlines()[-1]
-    assert last.endswith("; 1 damaged records or files were skipped")
+    assert last.endswith("; 1 damaged record or file was skipped")
 
 
 def test_tar_files_with_metadata(tmp_path: Path) -> None:

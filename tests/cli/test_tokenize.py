@@ -103,8 +103,8 @@ def test_a_dry_run_shows_what_limits_cost(tokenizer: Path, tmp_path: Path) -> No
     assert facts["limits"]["max_answer"] == {"limit": 20, "num_records": 1, "num_lost": 7}
     assert not (tmp_path / "s").exists()
     assert succeed(*arguments).splitlines()[-1] == (
-        f"{tmp_path}/s: 1 records for dpo, values: 8 in chosen, 4 in rejected, 8 in chosen_mask, "
-        "4 in rejected_mask; 1 longer records were left out"
+        f"{tmp_path}/s: 1 record for dpo, values: 8 in chosen, 4 in rejected, 8 in chosen_mask, "
+        "4 in rejected_mask; 1 longer record was left out"
     )
 
 
@@ -133,8 +133,8 @@ def test_corpora_and_their_summary(tokenizer: Path, tmp_path: Path) -> None:
     arguments = (source, tmp_path / "c", "--for", "pretrain", "--tokenizer", tokenizer)
     settings = ("--column", "body", "--on-damage", "skip")
     assert succeed(*arguments, *settings).splitlines()[-1] == (
-        f"{tmp_path}/c: 7 tokens (uint16) in 2 documents and 2 sequences; 1 damaged records or "
-        "files were skipped"
+        f"{tmp_path}/c: 7 tokens (uint16) in 2 documents and 2 sequences; 1 damaged record or "
+        "file was skipped"
     )
     commands.succeed("verify", tmp_path / "c")
     pair = (source, tmp_path / "p", *arguments[2:], *settings, "--to", "bin")

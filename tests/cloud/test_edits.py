@@ -59,7 +59,7 @@ def test_a_run_in_object_storage_is_edited(
     assert [len(dataset[i]["tokens"]) for i in (0, 14, 15, 19, 20)] == [4, 4, 4, 4, 6]
     journal = open_journal(config)
     assert str(journal.folder).startswith(bucket.url)
-    with pytest.raises(ConfigError, match="must name datasets of the run, got 's3://other/web'"):
+    with pytest.raises(ConfigError, match="must be one of the run, got 's3://other/web'"):
         edit_here(config, 20, drop=["s3://other/web"])
     edit_here(config, 25, num_samples=30)
     with pytest.raises(FingerprintMismatchError, match="edit 3 of the run must be made by one"):

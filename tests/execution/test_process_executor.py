@@ -140,6 +140,29 @@ def test_processes_do_not_outlive_the_one_that_started_them(tmp_path: Path) -> N
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
+def test_an_interrupt_ends_tasks_not_processes_that_start(tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of a terminal; those that import would print a traceback."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import asyncio, os, signal\n"
+        "from tests.execution.test_process_executor import double\n"
+        "from zindex.execution.process_executor import ProcessExecutor\n"
+        "if __name__ == '__main__':\n"
+        "    os.setpgrp()\n"
+        "    signal.signal(signal.SIGINT, lambda *_: None)\n"
+        "    executor = ProcessExecutor(1, double)\n"
+        "    executor._start()\n"
+        "    os.killpg(0, signal.SIGINT)\n"
+        "    try:\n"
+        "        asyncio.run(executor.run(double, 1, key='a'))\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted', asyncio.run(executor.run(double, 2, key='b'))[0])\n"
+        "    executor.close()\n"
+    )
+    done = run_fresh(str(script))
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "interrupted 4\n")
+
+
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(

@@ -57,7 +57,8 @@ def test_log_of_few_shards(lines: pytest.LogCaptureFixture, num_shards: int) -> 
         for _ in range(num_shards):
             advance(1)
     assert len(lines.messages) == 1
-    assert lines.messages[-1].startswith(f"web: {num_shards} shards in 0.")
+    noun = "shard" if num_shards == 1 else "shards"
+    assert lines.messages[-1].startswith(f"web: {num_shards} {noun} in 0.")
 
 
 def test_finished_step_is_one_line(lines: pytest.LogCaptureFixture) -> None:

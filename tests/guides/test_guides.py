@@ -1,4 +1,4 @@
-"""Every command and every example of the guides, in a folder that has the files they name."""
+"""Every command and every example of the guides, in the folder that the quickstart writes."""
 
 import os
 import shutil
@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from examples.guide_files import write_guide_files
 from tests.guides.blocks import run_blocks
-from tests.guides.sandbox import make_sandbox, write_run
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted(ROOT.glob("zindex/*/README.md"))
-# Guides that start from a run that is built.
-NEED_A_RUN = {"inspection", "loading", "maintenance"}
 
 
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sandbox")
-    make_sandbox(folder)
+    folder = tmp_path_factory.mktemp("sandbox") / "guides"
+    write_guide_files(folder)
     return folder
 
 
@@ -27,8 +25,6 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_guide(guide: Path, sandbox: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sandbox"
     shutil.copytree(sandbox, folder)
-    if guide.parent.name in NEED_A_RUN:
-        write_run(folder)
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),

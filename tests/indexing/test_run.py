@@ -13,7 +13,7 @@ import zindex
 from tests.conftest import WriteCorpus
 from tests.indexing.runs import GRID, LENGTHS, ElsewhereExecutor, make_config
 from zindex.config import DatasetConfig, RunConfig
-from zindex.errors import PlanError
+from zindex.errors import PlanError, StoreUnwritableError
 from zindex.execution.executor import SerialExecutor, embedded_client
 from zindex.execution.timeline import Timeline
 from zindex.indexing import open_sources as building_opening
@@ -21,6 +21,7 @@ from zindex.indexing import run as building_run
 from zindex.indexing import run_plan, store_build
 from zindex.indexing.blend_arrays import open_blend_arrays
 from zindex.ingest.length_source import open_source
+from zindex.io import files
 from zindex.plan.epochs import EpochPlan
 
 SERIAL = SerialExecutor()
@@ -118,6 +119,19 @@ class TestBuild:
         again = zindex.build(config, SERIAL)
         assert [done.num_written for (_, split), done in again.items() if split == "valid"] == [0]
         assert {path: path.stat().st_ino for path in finished} == finished
+
+    def test_room_for_all_stores_is_checked_before_any_is_written(
+        self, write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = make_config(tmp_path, write_corpus(LENGTHS))
+        sizes = [item.plan.store_plan(config.index).nbytes for item in run_plan.plan_run(config)]
+        free = max(sizes)  # each of them would fit
+        monkeypatch.setattr(files, "free_nbytes", lambda path: free)
+        with pytest.raises(StoreUnwritableError, match=f"needs {sum(sizes):,} bytes more .*{free}"):
+            zindex.build(config, SERIAL)
+        assert not list((tmp_path / "index").glob("*"))
+        free = sum(sizes)
+        zindex.build(config, SERIAL)
 
     def test_steps_are_shown_by_name(
         self, write_corpus: WriteCorpus, tmp_path: Path, caplog: pytest.LogCaptureFixture

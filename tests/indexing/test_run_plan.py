@@ -10,9 +10,15 @@ import zindex
 from tests.conftest import WriteCorpus
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from zindex.config import DatasetConfig, RunConfig
-from zindex.errors import PlanError, StoreNotFoundError
+from zindex.errors import ConfigError, PlanError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
-from zindex.indexing.run_plan import known_blends, known_permutations, plan_run
+from zindex.indexing.run_plan import (
+    find_dataset,
+    known_blends,
+    known_permutations,
+    label_paths,
+    plan_run,
+)
 from zindex.store.commit import StoreStatus
 
 
@@ -57,7 +63,8 @@ class TestPlanRun:
         special = DatasetConfig(write_corpus(LENGTHS), samples={"valid": 3})
         usual = write_corpus(LENGTHS[::-1], name="usual")
         config = make_config(tmp_path, special, usual, samples={"train": 11, "test": 0})
-        requested = [(item.name, item.num_requested) for item in plan_run(config).indices]
+        labels = label_paths([special.path, usual])
+        requested = [(item.name(labels), item.num_requested) for item in plan_run(config).indices]
         assert requested == [
             ("corpus train", None),
             ("corpus valid", 3),
@@ -115,14 +122,15 @@ class TestPlanBlends:
             tmp_path, *members, samples={"train": 40, "valid": 0}, split="60,40,0", surplus=0.5
         )
         run = plan_run(config)
-        requested = [(item.name, item.num_requested) for item in run.indices]
+        labels = label_paths([member.path for member in members])
+        requested = [(item.name(labels), item.num_requested) for item in run.indices]
         assert requested == [("web train", 45), ("code train", 15)]
         (blend,) = run.blends
-        assert blend.name == "blend train"
+        assert blend.name(labels) == "blend train"
         assert [Path(path).name for path in blend.datasets] == ["web", "code"]
         assert blend.plan.weights.tolist() == [0.75, 0.25]
         assert (blend.plan.num_samples, blend.plan.order, blend.plan.grid) == (40, "megatron", GRID)
-        assert [item.name for item in run] == ["web train", "code train", "blend train"]
+        assert [item.name(labels) for item in run] == ["web train", "code train", "blend train"]
 
     def test_such_a_blend_is_known_before_its_datasets(self, tmp_path: Path) -> None:
         members = [DatasetConfig(f"/nowhere/{weight}", weight=weight) for weight in (1.0, 2.0)]
@@ -188,3 +196,17 @@ def test_status_counts_shards(write_corpus: WriteCorpus, tmp_path: Path) -> None
     (result.store.root / "zarr.json").unlink()
     (result.store.root / "shuffle_index" / "c" / "0").unlink()
     assert planned.read_status() == StoreStatus(num_shards - 1, num_shards, False)
+
+
+def test_a_dataset_has_one_name_everywhere() -> None:
+    paths = ["/a/web.zarr", "s3://b/web", "more/code", "old/0"]
+    assert label_paths(paths) == dict(zip(paths, ["web", "web-2", "code", "0"], strict=True))
+    for name in ("web", "/a/web.zarr", "a/web", "/a/./web.zarr"):
+        assert find_dataset(paths, name) == 0
+    assert [find_dataset(paths, name) for name in ("b/web", "more/code", "0", 2, "1")] == [
+        *(1, 2, 3, 2, 1)
+    ]
+    assert find_dataset(["corpora/web.zarr"], "corpora/web") == 0
+    for name in ("eb", "web-3", 4, "-1"):
+        with pytest.raises(ConfigError, match=r"got .*; it has web, web-2, code, 0; give one of"):
+            find_dataset(paths, name)

@@ -165,11 +165,16 @@ def test_little_data_starts_no_processes(tmp_path: Path, monkeypatch: pytest.Mon
         import_records(path, tmp_path / "large", num_processes=0)
 
 
-def test_an_import_without_finished_partitions_is_replaced(tmp_path: Path) -> None:
+def test_a_refused_import_without_finished_partitions_leaves_nothing(tmp_path: Path) -> None:
     source = ListFiles({"a": [[{"x": "1"}]]})
     source.broken = {0}
     with pytest.raises(SourceError, match="part 0 is broken"):
         import_records(source, tmp_path / "s")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_import_without_finished_partitions_is_replaced(tmp_path: Path) -> None:
+    begin_import(tmp_path / "s", {"source": "of a process that was killed"})
     assert (tmp_path / "s" / IMPORT_KEY).exists()
     store = import_records(OTHER, tmp_path / "s")
     golden = import_records(OTHER, tmp_path / "golden")

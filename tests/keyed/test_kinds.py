@@ -254,7 +254,7 @@ def test_a_kind_from_a_file_on_the_command_line(root: Path, tmp_path: Path) -> N
     rows = [*rows_in(root, "kto"), {"prompt": "p", "completion": "c", "label": "yes"}]
     source = write_jsonl(tmp_path / "bad.jsonl", rows)
     shown = commands.fail("tokenize", source, tmp_path / "b", "--for", "kto", *arguments[4:])
-    assert "'label' must have one number per record, got 'yes', in record '9' of" in shown.replace(
+    assert "'label' must have one number per record, got 'yes', in line 10 of" in shown.replace(
         "flat numbers", "one number per record"
     )
 

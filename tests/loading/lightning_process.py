@@ -17,9 +17,16 @@ warnings.simplefilter("ignore")
 import lightning  # noqa: E402
 import torch  # noqa: E402
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from torch.utils.data import StackDataset  # noqa: E402
 
 from tests.loading.datasets import Numbers  # noqa: E402
 from zindex.loading.loader import loader  # noqa: E402
+from zindex.streaming import (  # noqa: E402
+    MergedDataset,
+    StreamLoader,
+    stack_collate,
+    stream_loader,
+)
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -50,9 +57,10 @@ def fit(
     resume: str | None = None,
     valid: bool = False,
     epochs: int = 1,
+    batches: Any = None,
     **settings: Any,
 ) -> Model:
-    """Return the model after training on the numbers to 24 in fours."""
+    """Return the model after training on the numbers to 24 in fours, or on other batches."""
     model = Model()
     num_epochs = settings.pop("num_epochs", 1)
     num_workers = settings.pop("num_workers", 0)
@@ -70,12 +78,22 @@ def fit(
         ],
         **settings,
     )
+    if batches is not None:
+        trainer.fit(model, batches, ckpt_path=resume)
+        return model
     held_out = loader(Numbers(5), micro_batch_size=2, tail="exact", num_epochs=None)
     with loader(
         Numbers(24), micro_batch_size=4, num_epochs=num_epochs, num_workers=num_workers
     ) as train:
         trainer.fit(model, train, held_out if valid else None, ckpt_path=resume)
     return model
+
+
+def open_stream(*, cyclic: bool) -> StreamLoader:
+    """Return a stream of numbers, whose length is known only if it is not cyclic."""
+    numbers: Any = StackDataset(sample=range(40))
+    numbers.name, numbers.percent = "numbers", 1
+    return stream_loader(MergedDataset([numbers], cyclic=cyclic), 4, collate=stack_collate)
 
 
 def main(folder: Path) -> None:
@@ -91,6 +109,14 @@ def main(folder: Path) -> None:
     for name in ("step=2", "step=6", "end-epoch=0", "step=8"):
         resumed = fit(folder / name, resume=str(folder / "two" / f"{name}.ckpt"), **two)
         found[name] = resumed.seen
+    for cyclic in (False, True):
+        place = folder / f"stream-{cyclic}"
+        whole = fit(place, batches=open_stream(cyclic=cyclic), max_steps=9)
+        checkpoint = str(place / "step=4.ckpt")
+        rest = fit(
+            place / "rest", resume=checkpoint, batches=open_stream(cyclic=cyclic), max_steps=9
+        )
+        found[f"stream-{cyclic}"] = whole.seen, rest.seen
     print(json.dumps(found))
 
 

@@ -83,7 +83,7 @@ def test_an_edit_at_a_position_that_is_passed_leaves_the_loader_as_it_was(
 
 def test_bad_requests_are_refused(config: RunConfig) -> None:
     batches = open_loader(config)
-    with pytest.raises(ConfigError, match="must name datasets of the run, got 'corpus'; it has"):
+    with pytest.raises(ConfigError, match="must be one of the run, got 'corpus'; it has corpus-0"):
         batches.reweight({"corpus": 1.0})
     with pytest.raises(ConfigError, match=r"2 ranks need torch\.distributed to edit their run"):
         open_loader(config, data_parallel_rank=0, data_parallel_size=2).reweight({"corpus-0": 1.0})

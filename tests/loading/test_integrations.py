@@ -44,6 +44,11 @@ def test_lightning_resumes_at_the_right_batch(tmp_path: Path) -> None:
     assert found["two epochs"] == epoch * 2
     for name, step in {"step=2": 2, "step=6": 6, "end-epoch=0": 6, "step=8": 8}.items():
         assert found[name] == (epoch * 2)[step:]
+    # Lightning reads a batch ahead of an endless stream, which its checkpoint must not count.
+    for cyclic in (False, True):
+        whole, rest = found[f"stream-{cyclic}"]
+        assert len(whole) == 9
+        assert rest == whole[4:]
 
 
 # torchdata calls what torch no longer wants called.

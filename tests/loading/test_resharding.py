@@ -9,7 +9,7 @@ import torch
 
 from tests.streaming.tiny_sources import Items
 from zindex.errors import ConfigError
-from zindex.streaming import MergedDataset, mixed_collate
+from zindex.streaming import MergedDataset, merge_states, mixed_collate, stream_loader
 
 accelerate = pytest.importorskip("accelerate.data_loader")
 
@@ -68,3 +68,31 @@ def test_a_loader_that_rank_0_reads_for_all_is_refused() -> None:
 def test_one_share_by_accelerate_is_whole() -> None:
     found = [sample["id"] for rank in range(2) for sample in shard(make_stream(1), rank)]
     assert sorted(found) == sorted(f"a:{number}" for number in range(12))
+
+
+# Accelerate and Lightning ask all ranks for the state of a loader, and save that of the first.
+SAVING = """
+def save(loader):
+    return [loader.state_dict() for loader in [loader]][0]
+"""
+
+
+@pytest.mark.parametrize("package", ["accelerate.checkpointing", "lightning.pytorch.x", "mine"])
+def test_a_trainer_that_saves_one_state_gets_that_of_all_ranks(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, states = [], []
+    for rank in range(2):
+        stream = MergedDataset([Items("a", 12)], cyclic=False)
+        stream.set_data_parallel(2, rank)
+        streams.append(stream_loader(stream, 2))
+        next(iter(streams[-1]))
+        states.append(streams[-1].state_dict())
+    monkeypatch.setattr("zindex.streaming.loader.is_distributed", lambda: True)
+    monkeypatch.setattr(
+        "zindex.streaming.loader.gather_states", lambda own, group: merge_states(states)
+    )
+    module: dict[str, Any] = {"__name__": package}
+    exec(SAVING, module)
+    found = [module["save"](stream) for stream in streams]
+    assert found == (states if package == "mine" else [merge_states(states)] * 2)

@@ -143,6 +143,25 @@ def test_names_of_another_megatron_come_from_there(tmp_path: Path) -> None:
     )
 
 
+def test_a_script_that_is_missing_or_needs_megatron(tmp_path: Path) -> None:
+    done = run("-m", "zindex.megatron", str(tmp_path / "none.py"))
+    assert done.returncode == 1
+    assert (
+        done.stderr == f"Error: there is no script {tmp_path}/none.py; check the path, or give -m\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(
+        "raise ModuleNotFoundError(\"No module named 'megatron'\", name='megatron')\n"
+    )
+    done = run("-m", "zindex.megatron", str(script))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2:] == [
+        "ModuleNotFoundError: No module named 'megatron'",
+        "zindex replaces the datasets of Megatron, which must be installed itself: install "
+        "megatron-core, or import zindex.datasets in the script",
+    ]
+
+
 @needs_megatron
 def test_too_late_is_said() -> None:
     done = run_python(

@@ -1,6 +1,7 @@
 """Batches as lists, stacked, or filled up; what is about the samples stays with them."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,21 @@ def test_torch_default_collate_is_refused_for_samples_of_a_file(tmp_path: Path) 
     batches = iter(torch.utils.data.DataLoader(MergedDataset([source]), batch_size=4))
     with pytest.raises(ConfigError, match="loses; pass collate_fn=mixed_collate"):
         next(batches)
+
+
+def test_torch_default_collate_is_refused_before_it_compares_fields() -> None:
+    stream = MergedDataset([Items("a", 2, items=[{"i": 0}, {"j": torch.zeros(2)}])])
+    with pytest.raises(ConfigError, match="loses; pass collate_fn=mixed_collate"):
+        next(iter(torch.utils.data.DataLoader(stream, batch_size=2)))
+
+
+def test_torch_default_collate_of_other_dicts_is_unchanged() -> None:
+    batch = [
+        {"i": 1, "more": {"x": torch.ones(2)}, "both": [OrderedDict(s="a"), 0.5]},
+        {"i": 2, "more": {"x": torch.zeros(2)}, "both": [OrderedDict(s="b"), 1.5]},
+    ]
+    found = torch.utils.data.default_collate(batch)
+    assert found["i"].tolist() == [1, 2]
+    assert found["more"]["x"].tolist() == [[1, 1], [0, 0]]
+    assert found["both"][0] == OrderedDict(s=["a", "b"])
+    assert found["both"][1].tolist() == [0.5, 1.5]

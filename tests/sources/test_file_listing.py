@@ -81,10 +81,10 @@ def test_missing_files_are_named(text: str, now: list[str], message: str) -> Non
 
 def test_growth_is_described() -> None:
     one, two = ListedFile("a", 5, 1), ListedFile("b", 5, 1)
-    assert describe_growth(write_listing([one]), write_listing([one, two])) == "1 more files"
+    assert describe_growth(write_listing([one]), write_listing([one, two])) == "1 more file"
     longer = write_listing([two._replace(nbytes=6), one])
-    assert describe_growth(write_listing([one, two]), longer) == "more lines in 1 files"
-    assert describe_growth(first_files(1), longer) == "1 more files"
+    assert describe_growth(write_listing([one, two]), longer) == "more lines in 1 file"
+    assert describe_growth(first_files(1), longer) == "1 more file"
     assert describe_growth(write_listing([two, one]), write_listing([one, two])) == (
         "its files in another order"
     )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.sources.archives import write_jsonl
-from zindex.errors import SourceError
+from zindex.errors import ConfigError, SourceError
+from zindex.processing.text_packing import TextPacking
 from zindex.streaming import files_dataset
 from zindex.streaming.file_formats import JsonlIterableDataset
 from zindex.streaming.merged_dataset import MergedDataset
@@ -113,3 +114,18 @@ def test_lines_before_a_bad_one_are_delivered(
     assert [next(stream)["id"] for _ in range(12)] == [*(f"a{i}" for i in range(10)), "b0", "b1"]
     with pytest.raises(SourceError, match=r"b\.jsonl.*line 3"):
         next(stream)
+
+
+def test_a_class_of_process_functions_is_no_process_function(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"got the class TextPacking; give an object of it, Text"):
+        JsonlIterableDataset(str(tmp_path / "a.jsonl"), TextPacking)
+
+    class Doubled:  # its objects are iterators, so it is called as a function
+        def __init__(self, samples: Any) -> None:
+            self.samples = samples
+
+        def __iter__(self) -> Any:
+            return iter(self.samples)
+
+    JsonlIterableDataset(str(tmp_path / "a.jsonl"), Doubled)

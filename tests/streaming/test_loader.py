@@ -256,3 +256,30 @@ def test_ranks_agree_on_the_files_of_the_first_one(tmp_path: Path, listed: str) 
         assert sorted(first + left[0] + left[1]) == sorted(f"b{number}" for number in range(30))
         both = sorted(f"{name}{number}" for name in "bc" for number in range(30))
         assert sorted(following[0] + following[1]) == both
+
+
+def test_a_file_of_one_dataset_is_no_stream(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    path = tmp_path / "one.yaml"
+    path.write_text(f"target: JsonlIterableDataset\nparams: {{path: {tmp_path}/a.jsonl}}\n")
+    with pytest.raises(ConfigError, match=r"one\.yaml describes a JsonlIterableDataset; make it"):
+        zindex.stream_loader(path, 4)
+
+
+def test_datasets_and_lists_are_no_stream(tmp_path: Path) -> None:
+    for given in (Items("a", 4), [Items("a", 4)]):
+        kind = type(given).__name__
+        with pytest.raises(ConfigError, match=f"YAML file of one, got a {kind}; make it the only"):
+            zindex.stream_loader(given, 4)
+
+
+def test_objects_of_a_file_are_given_to_the_loader(tmp_path: Path) -> None:
+    path = tmp_path / "mix.yaml"
+    path.write_text(
+        "target: MergedDataset\nparams:\n  cyclic: false\n"
+        "  datasets: ['${dynamic_objs:items}', {target: my.Items, params: {name: b, size: 2}}]\n"
+    )
+    loader = zindex.stream_loader(
+        path, 8, dynamic_objs={"items": Items("a", 3)}, targets={"my.Items": Items}
+    )
+    assert [len(batch) for batch in loader] == [5]

@@ -120,6 +120,34 @@ def test_cogdatas_order_of_files_is_tied_to_the_ranks() -> None:
     assert {int(name.split(":")[1]) for name in twice} <= {int(begun.split("/")[1])}
 
 
+@pytest.mark.parametrize(("num_samples", "yield_segment"), [(20, 1024), (200, 2)])
+def test_a_function_that_has_not_yielded_is_warned_of(
+    num_samples: int, yield_segment: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(function: Any) -> list[Any]:
+        caplog.clear()
+        return list(
+            MergedDataset(
+                [Items("a", num_samples)],
+                cyclic=False,
+                customized_yield_fn=function,
+                yield_segment=yield_segment,
+            )
+        )
+
+    assert read(lambda samples: (sample for sample in samples if "b" in sample)) == []
+    assert "must yield samples" in caplog.text
+    assert "yields none of 20; correct it" in caplog.text
+    assert len(read(iter)) == num_samples
+    assert not caplog.text
+
+
+def test_a_function_that_returns_no_iterator_is_found() -> None:
+    stream = MergedDataset([Items("a", 20)], customized_yield_fn=lambda samples: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(SourceError, match="'NoneType' object is not iterable; write a generator"):
+        next(iter(stream))
+
+
 def test_a_function_that_never_yields_is_found() -> None:
     stream = MergedDataset(
         [Items("a", 20)],

@@ -99,7 +99,7 @@ def test_added_files_are_read_from_the_next_epoch_on(
     first.advance(33)
     write(folder, "c", 25)
     second = Run(make, *size, first.merged_states())
-    assert "'texts' has 1 more files, from its next epoch on" in caplog.text
+    assert "'texts' has 1 more file, from its next epoch on" in caplog.text
     second.advance(90)
     write(folder, "d", 7)
     third = Run(make, 2, 2, second.merged_states())
@@ -168,7 +168,7 @@ def test_files_and_lines_may_be_added_anywhere(
     write(folder, "aa", 25)
     write(folder, "a", 44)
     second = Run(make, *size, first.merged_states())
-    assert "'texts' has 2 more files and more lines in 1 files, from its next" in caplog.text
+    assert "'texts' has 2 more files and more lines in 1 file, from its next" in caplog.text
     second.advance(90)
     (folder / "more").mkdir()
     write(folder / "more", "c", 7)
@@ -282,7 +282,7 @@ def test_a_file_that_is_shorter_is_named(folder: Path) -> None:
     run = Run(mix(texts(folder)), 1, 0)
     run.advance(10)
     write(folder, "a", 39)
-    with pytest.raises(StateMismatchError, match=r"Of its files a\.jsonl is shorter than before"):
+    with pytest.raises(StateMismatchError, match=r"of its files a\.jsonl is shorter than before"):
         Run(mix(texts(folder)), 1, 0, run.merged_states())
 
 
@@ -297,7 +297,7 @@ def test_states_of_earlier_versions_have_numbers_of_files(folder: Path) -> None:
     assert run.ids() + rest.ids() == lines(a=40, b=40)
     (folder / "c.jsonl").unlink()
     (folder / "b.jsonl").unlink()
-    with pytest.raises(StateMismatchError, match="Of its files only 1 of 2 files are there"):
+    with pytest.raises(StateMismatchError, match="of its files only 1 of 2 files are there"):
         Run(mix(texts(folder)), 1, 0, state)
 
 
@@ -418,3 +418,31 @@ def test_a_mixture_is_reported_by_the_first_rank_only(
             dataset.set_data_parallel(3, rank)
             dataset.set_dataloader_states(state)
     assert len(caplog.records) == 1
+
+
+class Identical:
+    """A process function with a setting."""
+
+    def __init__(self, setting: str) -> None:
+        self.setting = setting
+
+    def fingerprint(self) -> str:
+        return self.setting
+
+    def __call__(self, samples: Any) -> Any:
+        return samples
+
+
+def test_a_state_of_another_process_function_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n" * 9)
+
+    def make(process_fn: Any, **settings: Any) -> MergedDataset:
+        texts: Any = JsonlIterableDataset(str(tmp_path), process_fn)
+        texts.name, texts.percent = "texts", 1
+        return MergedDataset([texts], **settings)
+
+    state = to_state(next(iter(make(Identical("64")))))
+    with pytest.raises(StateMismatchError, match="made alike: its process_fn, or a setting such"):
+        make(Identical("32")).set_dataloader_states(state)
+    with pytest.raises(StateMismatchError, match=r"it is of \[.*seed 0.*\], these are \[.*seed 5"):
+        make(Identical("64"), seed=5).set_dataloader_states(state)

@@ -4,22 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from examples.guide_files import SPECIAL, make_tokenizer
 
-SPECIAL = ("<|im_start|>", "<|im_end|>", "<eod>", "<bod>")
-
-
-def make_tokenizer() -> Tokenizer:
-    """Return the tokenizer: by itself it puts <bod> before each text."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        "<bod> $A", None, [("<bod>", tokenizer.token_to_id("<bod>"))]
-    )
-    return tokenizer
+__all__ = ["SPECIAL", "make_tokenizer", "read_ids", "save_tokenizer"]
 
 
 def save_tokenizer(folder: Path, **config: Any) -> Path:

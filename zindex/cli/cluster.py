@@ -11,6 +11,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import ConfigError
+from zindex.inspection.tables.formatting import count_noun
 
 _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")
 # Resources of a worker.
@@ -130,10 +131,10 @@ def status(folder: str) -> tuple[dict[str, Any], str]:
     from zindex.cluster.manual import list_workers
 
     address, workers = list_workers(folder)
-    lines = [f"scheduler {address}, {len(workers)} workers"]
+    lines = [f"scheduler {address}, {count_noun(len(workers), 'worker')}"]
     lines += [
-        f"{worker.name}: {worker.threads} threads, {worker.memory / 1e9:.1f} of "
-        f"{worker.memory_limit / 1e9:.1f} GB, {worker.num_tasks} tasks, heartbeat "
+        f"{worker.name}: {count_noun(worker.threads, 'thread')}, {worker.memory / 1e9:.1f} of "
+        f"{worker.memory_limit / 1e9:.1f} GB, {count_noun(worker.num_tasks, 'task')}, heartbeat "
         f"{worker.silence:.0f} s ago, {worker.address}"
         for worker in workers
     ]

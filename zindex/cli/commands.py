@@ -290,7 +290,7 @@ def prepare_command(
     for part in made:
         phase = f"phase {part.phase + 1}, " if num_phases > 1 else ""
         datasets = count_noun(part.num_datasets, "dataset")
-        lines.append(f"{phase}{part.split}: {part.num_samples:,} samples of {datasets}")
+        lines.append(f"{phase}{part.split}: {count_noun(part.num_samples, 'sample')} of {datasets}")
     lines.append(f"built in {cache} in {seconds:.1f} s")
     facts = {"cache": cache, "splits": [asdict(part) for part in made], "seconds": seconds}
     return facts, "\n".join(lines)
@@ -446,8 +446,10 @@ def quickstart(arguments: tuple[str, ...]) -> None:
         raise ConfigError(
             "the quickstart needs torch, which is not installed; install zindex[quickstart]"
         )
+    path = _find_quickstart()
     sys.argv = ["zindex quickstart", *arguments]
-    runpy.run_path(str(_find_quickstart()), run_name="__main__")
+    sys.path.insert(0, str(path.parent))  # as if it was run by itself
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def _find_quickstart() -> Path:

@@ -138,10 +138,18 @@ def _convert_corpora(
         for item in stores
     ]
     return facts, [
-        f"{fact['store']}: {fact['num_documents']:,} documents, "
-        f"{fact['num_sequences']:,} sequences, {fact['num_tokens']:,} tokens"
+        f"{fact['store']}: {_describe_tokens(**{name: fact[name] for name in counts})}"
         for fact in facts
     ]
+
+
+def _describe_tokens(num_documents: int, num_sequences: int, num_tokens: int) -> str:
+    """Return the size of a corpus."""
+    documents, sequences = (
+        count_noun(num_documents, "document"),
+        count_noun(num_sequences, "sequence"),
+    )
+    return f"{documents}, {sequences}, {count_noun(num_tokens, 'token')}"
 
 
 def _make_grid(default: "ChunkGrid", settings: dict[str, Any], unit: str) -> "ChunkGrid | None":
@@ -309,7 +317,7 @@ def import_command(
         "fields": names,
     }
     return facts, (
-        f"{facts['store']}: {facts['num_records']:,} records of "
+        f"{facts['store']}: {count_noun(facts['num_records'], 'record')} of "
         f"{count_noun(facts['num_files'], 'file')}, {facts['nbytes']:,} bytes, fields "
         f"{', '.join(names) or 'none'}{options.describe_skipped(facts['num_skipped'])}"
     )
@@ -344,8 +352,9 @@ def merge(sources: tuple[str, ...], target: str, **settings: Any) -> tuple[dict[
 
     merged = run(sources, target, progress=True, **settings)
     return asdict(merged), (
-        f"{merged.path}: {merged.num_documents:,} documents, {merged.num_sequences:,} sequences, "
-        f"{merged.num_tokens:,} tokens of {count_noun(merged.num_sources, 'corpus', 'corpora')}"
+        f"{merged.path}: "
+        f"{_describe_tokens(merged.num_documents, merged.num_sequences, merged.num_tokens)} of "
+        f"{count_noun(merged.num_sources, 'corpus', 'corpora')}"
     )
 
 
@@ -374,9 +383,8 @@ def count(prefixes: tuple[str, ...], output: str | None, client: str | None) -> 
     path = local_path(output, "a file of counts")
     write_once(path, [f"{text}\n".encode()], replace=True)
     num_sequences = sum(sequences for sequences, _ in counts.values())
-    click.echo(
-        f"{path}: {num_sequences:,} sequences of {count_noun(len(counts), 'corpus', 'corpora')}"
-    )
+    corpora = count_noun(len(counts), "corpus", "corpora")
+    click.echo(f"{path}: {count_noun(num_sequences, 'sequence')} of {corpora}")
 
 
 @click.command("convert-cache")

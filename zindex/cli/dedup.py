@@ -79,7 +79,8 @@ def dedup_command(
     for item in found.benchmarks:
         short = f", {item.num_short:,} too short to be found" if item.num_short else ""
         lines.append(
-            f"  {item.file}: {count_noun(item.num_dropped, 'record')} of {item.num_ngrams:,} "
-            f"n-grams in {count_noun(item.num_texts, 'text')}{short}"
+            f"  {item.file}: {count_noun(item.num_dropped, 'record')} of "
+            f"{count_noun(item.num_ngrams, 'n-gram')} in "
+            f"{count_noun(item.num_texts, 'text')}{short}"
         )
     return asdict(found), "\n".join(lines)

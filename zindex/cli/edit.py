@@ -8,6 +8,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import ConfigError
+from zindex.inspection.tables.formatting import count_noun
 
 
 def parse_range(text: str, flag: str) -> tuple[int, int]:
@@ -18,9 +19,7 @@ def parse_range(text: str, flag: str) -> tuple[int, int]:
     return int(start), int(stop)
 
 
-_weights = partial(
-    options.mapping, metavar="PATH=WEIGHT", example="corpora/code=0.3", parse=float, last=True
-)
+_weights = partial(options.mapping, parse=float, last=True)
 
 
 @click.command()
@@ -29,10 +28,20 @@ _weights = partial(
     "--at", type=int, metavar="N", help="Position of the edit: number of samples consumed so far."
 )
 @_weights(
-    "--reweight", "reweight", help="New weight of a dataset; others are unchanged; repeatable."
+    "--reweight",
+    "reweight",
+    metavar="DATASET=WEIGHT",
+    example="code=0.3",
+    help="New weight of a dataset, by short name or path; others are unchanged; repeatable.",
 )
-@_weights("--add", "add", help="A new dataset; repeatable.")
-@options.repeatable("--drop", metavar="PATH", help="A dataset to remove; repeatable.")
+@_weights(
+    "--add",
+    "add",
+    metavar="PATH=WEIGHT",
+    example="corpora/code=0.3",
+    help="A new dataset; repeatable.",
+)
+@options.repeatable("--drop", metavar="DATASET", help="A dataset to remove; repeatable.")
 @options.parsed("--skip", parse=parse_range, metavar="START:STOP", help="Positions to skip.")
 @options.value("--sequence-length", type=int, help="Tokens per sample from that position on.")
 @options.value("--num-samples", type=int, help="Samples of the whole run, including consumed ones.")
@@ -56,9 +65,7 @@ def edit(
 
     config = load_config(run_file)
     join = partial(join_path, os.path.dirname(run_file))
-    for name in ("reweight", "add"):
-        settings[name] = {join(path): weight for path, weight in settings[name].items()}
-    settings["drop"] = list(map(join, settings["drop"]))
+    settings["add"] = {join(path): weight for path, weight in settings["add"].items()}
     changes = {name: value for name, value in settings.items() if value or value == 0}
     facts: dict[str, Any] = {}
     if changes or at is not None:
@@ -70,9 +77,9 @@ def edit(
     if verify:
         report = verify_journal(config, split=split, client=client)
         facts["verified"] = {"num_samples": report.num_samples, "num_skipped": report.num_skipped}
+        skipped = count_noun(report.num_skipped, "position is", "positions are")
         lines.append(
-            f"verified: {report.num_samples:,} positions have distinct samples, "
-            f"{report.num_skipped:,} are skipped"
+            f"verified: {report.num_samples:,} positions have distinct samples, {skipped} skipped"
         )
     return facts, "\n".join(lines)
 
@@ -135,7 +142,6 @@ def compact_command(
 
     from zindex.growing.compaction import compact
     from zindex.growing.eviction import evict
-    from zindex.inspection.tables.formatting import count_noun
 
     while True:
         evicted = None if keep_versions is None else evict(store, keep_versions=keep_versions)
@@ -197,7 +203,8 @@ def collect(
         {"path": str(item.path), "reason": item.reason, "nbytes": item.nbytes} for item in found
     ]
     lines = [f"{item.path}: {item.reason}, {format_nbytes(item.nbytes)}" for item in found]
-    verb = "removed" if remove else "to remove with --remove"
-    nbytes = sum(item.nbytes for item in found)
-    lines.append(f"{len(found)} {verb}, {format_nbytes(nbytes)}")
+    verb = "removed" if remove else "unused; remove with --remove"
+    count = count_noun(len(found), "file or folder", "files and folders")
+    nbytes = format_nbytes(sum(item.nbytes for item in found))
+    lines.append(f"{count}, {nbytes}, {verb}" if found else f"nothing is unused in {folder}")
     return {"garbage": facts, "is_removed": remove}, "\n".join(lines)

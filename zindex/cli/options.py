@@ -15,6 +15,7 @@ import yaml
 from click.core import ParameterSource
 
 from zindex.errors import ConfigError
+from zindex.inspection.tables.formatting import count_noun
 
 
 class SourcesCommand(click.Command):
@@ -244,4 +245,5 @@ def describe_records(store: Any) -> dict[str, Any]:
 
 def describe_skipped(count: int) -> str:
     """Return the end of a sentence on damaged records, if there are any."""
-    return f"; {count:,} damaged records or files were skipped" if count else ""
+    found = count_noun(count, "damaged record or file was", "damaged records or files were")
+    return f"; {found} skipped" if count else ""

@@ -8,6 +8,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import ConfigError
+from zindex.inspection.tables.formatting import count_noun
 
 # Options of corpora alone, and of records alone.
 _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")
@@ -282,7 +283,7 @@ def _measure(source: Any, train_type: Any, **settings: Any) -> tuple[dict[str, A
     report = measure_lengths(source, train_type, **settings)
     lines = "\n".join(report.to_lines())
     return report.to_json(), (
-        f"{report.num_records:,} records for {train_type}; nothing was written"
+        f"{count_noun(report.num_records, 'record')} for {train_type}; nothing was written"
         f"{options.describe_skipped(report.num_skipped)}\n{lines}"
     )
 
@@ -307,8 +308,8 @@ def _make_store(
     }
     values = ", ".join(f"{count:,} in {name}" for name, count in facts["num_values"].items())
     return facts, (
-        f"{facts['store']}: {facts['num_records']:,} records for {facts['train_type']}, values: "
-        f"{values or 'none'}{_describe_costs(facts)}"
+        f"{facts['store']}: {count_noun(facts['num_records'], 'record')} for "
+        f"{facts['train_type']}, values: {values or 'none'}{_describe_costs(facts)}"
         f"{options.describe_skipped(facts['num_skipped'])}"
     )
 
@@ -320,8 +321,10 @@ _COSTS = ("num_truncated", "num_dropped", "num_cut_tokens")
 def _describe_costs(facts: dict[str, Any]) -> str:
     """Return the end of a sentence on records that exceed a limit, if there are any."""
     truncated, dropped, tokens = (facts.get(name, 0) for name in _COSTS)
-    parts = [f"{truncated:,} records lost {tokens:,} tokens to limits"] if truncated else []
-    parts += [f"{dropped:,} longer records were left out"] if dropped else []
+    lost = f"{count_noun(truncated, 'record')} lost {count_noun(tokens, 'token')} to limits"
+    parts = [lost] if truncated else []
+    verb = "was" if dropped == 1 else "were"
+    parts += [f"{count_noun(dropped, 'longer record')} {verb} left out"] if dropped else []
     return "".join(f"; {part}" for part in parts)
 
 
@@ -330,16 +333,19 @@ def _check(source: Any, train_type: Any, **settings: Any) -> tuple[dict[str, Any
     from dataclasses import asdict
 
     from zindex.ingest.keyed.check_tokens import check_tokens
+    from zindex.text.encoded_files import locate
 
     check = check_tokens(source, train_type, **settings)
     lines = [
-        f"{item.url}, record {item.key}: {item.what}: {item.message}" for item in check.differences
+        f"{locate({'__url__': item.url, '__key__': item.key})}: {item.what}: {item.message}"
+        for item in check.differences
     ]
     count = len(check.differences)
     lines.append(
-        f"{check.num_dialogues:,} conversations compared with transformers: text and ids of "
-        f"{check.num_dialogues - check.num_refused - count:,} are equal, with {check.num_masks:,} "
-        f"masks; both refuse {check.num_refused:,}; {count:,} differ"
+        f"{count_noun(check.num_dialogues, 'conversation')} compared with transformers: text and "
+        f"ids of {check.num_dialogues - check.num_refused - count:,} are equal, with "
+        f"{count_noun(check.num_masks, 'mask')}; both refuse {check.num_refused:,}; {count:,} "
+        "differ"
     )
     return asdict(check), "\n".join(lines), int(count > 0)
 
@@ -356,8 +362,9 @@ def _make_corpus(
     own = None if grid.codec == "none" else replace(TOKEN_GRID, codec=grid.codec)
     made = tokenize_corpus(source, target, grid=own, **settings)
     return asdict(made), (
-        f"{made.place}: {made.num_tokens:,} tokens ({made.token_dtype}) in {made.num_documents:,} "
-        f"documents and {made.num_sequences:,} sequences"
+        f"{made.place}: {count_noun(made.num_tokens, 'token')} ({made.token_dtype}) in "
+        f"{count_noun(made.num_documents, 'document')} and "
+        f"{count_noun(made.num_sequences, 'sequence')}"
         f"{options.describe_skipped(made.num_skipped)}"
     )
 

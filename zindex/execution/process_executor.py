@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -11,7 +12,14 @@ from typing import Any, TypeVar
 
 from zindex.errors import ClusterLostError, ConfigError
 from zindex.execution.executor import Executor, SerialExecutor, open_executor
-from zindex.execution.worker_tasks import Shared, call, die_with, named, wake
+from zindex.execution.worker_tasks import (
+    Shared,
+    call_interruptibly,
+    die_with,
+    masking_interrupts,
+    named,
+    wake,
+)
 
 R = TypeVar("R")
 
@@ -53,7 +61,9 @@ class ProcessExecutor(SerialExecutor):
         with named(key):
             try:
                 self._start()
-                done = await asyncio.wrap_future(self._pool.submit(call, function, args, key))
+                done = await asyncio.wrap_future(
+                    self._pool.submit(call_interruptibly, function, args, key)
+                )
             except BrokenProcessPool as error:
                 raise ClusterLostError(
                     "a process of this machine ended during its task, perhaps out of memory, or "
@@ -68,8 +78,9 @@ class ProcessExecutor(SerialExecutor):
         """Start all processes at once; the pool alone would start one per pending task."""
         if not self._is_started:
             self._is_started = True
-            for _ in range(self.num_threads):
-                self._pool.submit(wake)
+            with masking_interrupts(signal.SIG_BLOCK):
+                for _ in range(self.num_threads):
+                    self._pool.submit(wake)
 
     async def hold(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Run a task here and return its result; each process caches one copy of it."""

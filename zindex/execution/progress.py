@@ -123,7 +123,8 @@ class LogProgress(Progress):
 
         yield advance
         elapsed = time.monotonic() - start
-        logger.info("%s: %d shards in %.2f s", name, num_shards, elapsed)
+        noun = "shard" if num_shards == 1 else "shards"
+        logger.info("%s: %d %s in %.2f s", name, num_shards, noun, elapsed)
 
 
 class RichProgress(Progress):

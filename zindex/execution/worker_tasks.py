@@ -95,6 +95,25 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> Done:
     return Done(outcome, None, spans)
 
 
+@contextmanager
+def masking_interrupts(how: int) -> Iterator[None]:
+    """Block or unblock Ctrl-C in this thread, and in processes that it starts."""
+    before = signal.pthread_sigmask(how, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def call_interruptibly(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> Done:
+    """Run a task that Ctrl-C ends; this process, which was started with it blocked, continues.
+
+    A process that Ctrl-C reaches while it imports or waits would print a traceback.
+    """
+    with masking_interrupts(signal.SIG_UNBLOCK):
+        return call(function, args, key)
+
+
 def keep(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> Kept:
     """Run a task whose result stays on its worker."""
     spans: list[Span] = []

@@ -5,7 +5,7 @@ one reads the whole order. A stored inverse, of about the same size, answers wit
 optional: only `zindex.find` uses it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from zindex.arrays import AnyArray, Int64Array
 from zindex.errors import VerificationError
 from zindex.execution.executor import Executor, run_together
 from zindex.execution.progress import Progress
-from zindex.indexing.run_plan import PlannedStore
+from zindex.indexing.run_plan import RunPlan, label_paths
 from zindex.indexing.store_build import BuildResult, StoreBuild, find_index, store_together
 from zindex.io.objects import Place, PlaceLike
 from zindex.kernels.invert import collect_rows
@@ -175,7 +175,7 @@ class InverseBuild(StoreBuild[InversePlan]):
 
 
 async def build_inverses(
-    plan: Iterable[PlannedStore], folder: PlaceLike, executor: Executor, progress: Progress
+    plan: RunPlan, folder: PlaceLike, executor: Executor, progress: Progress
 ) -> list[BuildResult]:
     """Build the missing inverses of all stores of a run that need one; return them all.
 
@@ -201,8 +201,9 @@ async def build_inverses(
             return await InverseBuild(plan=inverse, folder=folder, **settings).build()
 
     inverses: dict[Place, tuple[str, InversePlan]] = {}
+    labels = label_paths([*dict.fromkeys(item.dataset for item in plan.members)])
     for item in plan:
         inverse = InversePlan.of(item.plan)
         if inverse is not None:
-            inverses[inverse.store_plan(folder).root] = item.name, inverse
+            inverses[inverse.store_plan(folder).root] = item.name(labels), inverse
     return await run_together([build_one(*inverse) for inverse in inverses.values()])

@@ -37,12 +37,14 @@ from zindex.indexing.run_plan import (
 from zindex.indexing.store_build import BuildResult, find_index
 from zindex.indexing.task_size import choose_task_seconds, estimate_build
 from zindex.ingest.length_source import LengthSource, warn_of_duplicates
+from zindex.io import files
 from zindex.io.local import local_path
 from zindex.io.objects import Place, place_of
 from zindex.plan.blend_plan import PermutationPlan
+from zindex.plan.build_plan import CountedPlan
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.inverse_plan import InversePlan
-from zindex.store.commit import StorePlan
+from zindex.store.commit import StorePlan, count_missing_nbytes
 from zindex.store.folder_group import StoreNames, save_names, write_group
 
 logger = logging.getLogger(__name__)
@@ -272,6 +274,7 @@ class Run:
                 await self._plan_run_by_tasks(executor, start_indices)
             assert self.plan is not None
             missing = self._missing(self.plan)
+            await asyncio.to_thread(self._check_room, missing.values())
             await _keep_wanted(ahead, missing.values())
             self._choose_task_seconds(missing.values(), executor)
             missing = {root: item for root, item in missing.items() if root not in early}
@@ -284,6 +287,17 @@ class Run:
             for root, item in missing.items():
                 if root not in small:
                     self._start(group, [root], self._build_one(item, executor, ahead))
+
+    def _check_room(self, items: Iterable[PlannedStore]) -> None:
+        """Check, before shards are written, that the file system has room for all stores together.
+
+        Sizes that are known only after packing are not counted.
+        """
+        folder = place_of(self.config.index)
+        free = files.free_nbytes(folder)
+        plans = [self._store_plan(i) for i in items if not isinstance(i.plan, CountedPlan)]
+        if free is not None and sum(plan.nbytes for plan in plans) > free:
+            files.check_room(folder, sum(map(count_missing_nbytes, plans)))
 
     def _choose_task_seconds(self, items: Iterable[PlannedStore], executor: Executor) -> None:
         """Choose how much work a task does while these stores are built."""
@@ -327,7 +341,7 @@ class Run:
             source = item.source
         else:
             settings["permutation"] = ahead.get(item.split)
-        with self.progress.step(item.name, store_plan.num_shards) as advance:
+        with self.progress.step(item.name(self._labels), store_plan.num_shards) as advance:
             result = await build_store(
                 item.plan, source, self.config.index, executor, advance, **settings
             )

@@ -5,7 +5,7 @@ datasets' tokens.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from zindex import schema
 from zindex.config import DatasetConfig, RunConfig
-from zindex.errors import PlanError
+from zindex.errors import ConfigError, PlanError
 from zindex.indexing.open_sources import open_here, read_notes
 from zindex.ingest.length_source import LengthSource
+from zindex.io.objects import is_remote
 from zindex.plan.blend_plan import BlendPlan, PermutationPlan
 from zindex.plan.blend_sizes import BlendSizes, resolve_blend
 from zindex.plan.build_plan import MAX_SHARD_LENGTH, SplitPlan, choose_grid
@@ -51,11 +52,10 @@ class PlannedIndex(Generic[P]):
         """Dataset and split."""
         return self.dataset, self.plan.split
 
-    @property
-    def name(self) -> str:
-        """Dataset and split, for messages."""
+    def name(self, labels: Mapping[str, str]) -> str:
+        """Return the short name of the dataset, and the split, for messages."""
         suffix = " packed" if isinstance(self.plan, PackingPlan) else ""
-        return f"{os.path.basename(self.dataset.rstrip('/'))} {self.plan.split}{suffix}"
+        return f"{labels[self.dataset]} {self.plan.split}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,9 @@ class PlannedBlend:
         """No dataset, and the split."""
         return None, self.split
 
-    @property
-    def name(self) -> str:
-        """Name of the blend, for messages."""
-        return f"blend {self.split}"
+    def name(self, labels: Mapping[str, str]) -> str:
+        """Return the name of the blend, for messages."""
+        return f"{BLEND_LABEL} {self.split}"
 
 
 #: Any store of a run.
@@ -121,7 +120,7 @@ def label_paths(paths: Sequence[str]) -> dict[str, str]:
     labels = dict[str, str]()
     taken = {BLEND_LABEL}
     for path in paths:
-        name = os.path.basename(path.rstrip("/")).removesuffix(".zarr")
+        name = os.path.basename(_without_suffix(path))
         label, number = name, 1
         while label in taken:
             number += 1
@@ -129,6 +128,52 @@ def label_paths(paths: Sequence[str]) -> dict[str, str]:
         taken.add(label)
         labels[path] = label
     return labels
+
+
+def _without_suffix(path: str) -> str:
+    return path.rstrip("/").removesuffix(".zarr")
+
+
+def find_dataset(paths: Sequence[str], name: str | int) -> int:
+    """Return the number of a dataset of a run.
+
+    Parameters
+    ----------
+    paths
+        Paths of the datasets of the run.
+    name
+        The short name of one (see `label_paths`), its path or the end of it, or its number. The end
+        must be of one path only.
+
+    Raises
+    ------
+    ConfigError
+        If no dataset has the name.
+
+    Examples
+    --------
+    >>> paths = ["/data/web.zarr", "more/web", "code"]
+    >>> [find_dataset(paths, name) for name in ("web", "web-2", "more/web", "data/web.zarr", 2)]
+    [0, 1, 1, 0, 2]
+    """
+    labels = label_paths(paths)
+    text = str(name)
+    for number, (path, label) in enumerate(labels.items()):
+        is_local = not (is_remote(path) or is_remote(text))
+        if text in (path, label) or (is_local and os.path.abspath(path) == os.path.abspath(text)):
+            return number
+    end = f"/{_without_suffix(text)}"
+    found = [n for n, path in enumerate(paths) if f"/{_without_suffix(path)}".endswith(end)]
+    if len(found) == 1:
+        return found[0]
+    if text.isdecimal() and int(text) < len(paths):
+        return int(text)
+    listed = ", ".join(list(labels.values())[:8])
+    more = f" and {len(paths) - 8} more" if len(paths) > 8 else ""
+    raise ConfigError(
+        f"a dataset must be one of the run, got {name!r}; it has {listed}{more}; give one of "
+        "these, or a path"
+    )
 
 
 def plan_run(

@@ -3,13 +3,19 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from zindex.arrays import AnyArray
-from zindex.errors import FingerprintMismatchError, StoreNotFoundError
+from zindex.errors import (
+    ConfigError,
+    FingerprintMismatchError,
+    SourceError,
+    StoreNotFoundError,
+)
 from zindex.execution.executor import Executor, run_together
 from zindex.execution.process_executor import choose_executor
 from zindex.execution.progress import Progress, open_progress
@@ -223,6 +229,19 @@ class Claim:
             if found is None:
                 raise
             return found
+        except (ConfigError, SourceError):
+            await asyncio.to_thread(self._leave)
+            raise
+
+    def _leave(self) -> None:
+        """Remove a refused import, unless it has finished partitions to resume from."""
+        if has_notes(self.root) or files.exists(self.root / PLAN_KEY):
+            return
+        self._remove()
+        if isinstance(self.root, Path):
+            with suppress(OSError):  # another import has begun
+                (self.root / PLAN_KEY).parent.rmdir()
+                self.root.rmdir()
 
     def take(self, *, restart: bool) -> None:
         """Claim the location, unless it has an unfinished import of other content.

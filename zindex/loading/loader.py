@@ -247,7 +247,7 @@ class Loader:
         Parameters
         ----------
         weights
-            New weights by path, or by the last part of a path, in the scale of the unchanged ones;
+            New weights by dataset (its short name or path), in the scale of the unchanged ones;
             see `zindex.edit`.
         at
             Position of the edit; by default the consumed samples, so that the next batch has the

@@ -41,7 +41,7 @@ def open_run_split(
     # Imported lazily, because the planning of runs is large and seldom needed.
     from zindex.config import as_config
     from zindex.datasets.run_datasets import open_run
-    from zindex.indexing.run_plan import plan_run
+    from zindex.indexing.run_plan import label_paths, plan_run
     from zindex.indexing.store_build import find_index
 
     if tokenizer is None and (eod, vocab_size) != (None, None):
@@ -54,7 +54,10 @@ def open_run_split(
         tokenizer = SimpleNamespace(eod=eod, vocab_size=vocab_size, unique_identifiers=identifiers)
     run = as_config(config)
     plans = plan_run(run)
-    missing = [item.name for item in plans if find_index(item.plan.store_plan(run.index)) is None]
+    labels = label_paths([dataset.path for dataset in run.members])
+    missing = [
+        item.name(labels) for item in plans if find_index(item.plan.store_plan(run.index)) is None
+    ]
     if missing:  # opening datasets must not write
         raise StoreNotFoundError(
             f"a run must be built to be mixed, {config} lacks {', '.join(missing)}; run "

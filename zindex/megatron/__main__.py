@@ -69,13 +69,22 @@ def run_script(
         install(order=order, store=store, fim_draws=fim_draws, **own)
     except ZindexError as error:
         raise click.ClickException(str(error)) from error
+    if not (is_module or os.path.exists(script)):
+        raise click.ClickException(f"there is no script {script}; check the path, or give -m")
     sys.argv = [script, *arguments]
-    if is_module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-        return
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    runpy.run_path(script, run_name="__main__")
+    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(script)))
+    try:
+        if is_module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except ModuleNotFoundError as error:
+        if error.name == "megatron":
+            error.add_note(
+                "zindex replaces the datasets of Megatron, which must be installed itself: install "
+                "megatron-core, or import zindex.datasets in the script"
+            )
+        raise
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from torch.utils.data._utils.collate import collate
 
 from zindex.errors import ConfigError, PlanError, check_choice, check_list
 from zindex.plan.settings import check_whole
 
 Sample = dict[str, Any]
+#: Fields of samples of a MergedDataset that hold its state.
+STATE_FIELDS = frozenset({"__state__", "__states__"})
 #: Side of padding.
 Side = Literal["right", "left"]
 
@@ -41,14 +44,17 @@ def mixed_collate(batch: Sequence[Sample], possible_keys: Sequence[str] | None =
     return batch
 
 
-def refuse_default_collate(states: Sequence[Any], **_: Any) -> None:
-    """Raise for a batch that torch's default collate function collates.
+def collate_dicts(batch: Sequence[Sample], *, collate_fn_map: Mapping[Any, Any]) -> Any:
+    """Collate dicts as torch's default function does, but refuse samples with a state.
 
     Raises
     ------
     ConfigError
-        Always.
+        If they are of a MergedDataset.
     """
+    if STATE_FIELDS.isdisjoint(batch[0]):
+        others = {kind: each for kind, each in collate_fn_map.items() if kind is not dict}
+        return collate(batch, collate_fn_map=others)
     raise ConfigError(
         "samples of a MergedDataset must be collated with their states, which torch's default "
         "collate function loses; pass collate_fn=mixed_collate (a list of samples), stack_collate "

@@ -10,6 +10,20 @@ Sample = dict[str, Any]
 ProcessFn = Callable[[Iterator[Sample]], Iterable[Sample]]
 
 
+def check_process_fn(process_fn: Any) -> None:
+    """Raise ConfigError unless it is a process function or None."""
+    if process_fn is not None and not callable(process_fn):
+        raise ConfigError(
+            "process_fn must be a function from samples to samples, or None, got "
+            f"{type(process_fn).__name__}"
+        )
+    if isinstance(process_fn, type) and any("__call__" in vars(c) for c in process_fn.__mro__):
+        raise ConfigError(
+            "process_fn must be a function from samples to samples, got the class "
+            f"{process_fn.__name__}; give an object of it, {process_fn.__name__}(...)"
+        )
+
+
 def call_process_fn(
     process_fn: ProcessFn, samples: Iterator[Sample], labels: Mapping[str, Any]
 ) -> Iterator[Sample]:

@@ -36,7 +36,7 @@ class DamageLog:
         self._logged: set[str] = set()
 
     def report(
-        self, url: str, damage: DamageError, left_out: str, *, what: str | None = None
+        self, url: str, damage: DamageError, left_out: str | None, *, what: str | None = None
     ) -> None:
         """Raise for damage, or count it.
 
@@ -47,7 +47,7 @@ class DamageLog:
         damage
             The reason and its byte.
         left_out
-            Description of what is skipped as a result.
+            Description of what is skipped as a result; None if all is read, but may be wrong.
         what
             Expected content of this file, if it differs.
 
@@ -58,14 +58,15 @@ class DamageLog:
         """
         place = f"{url} must be {what or self.what}, but at byte {damage.offset:,} {damage.reason}"
         if self.on_damage == "error":
+            remedy = "read it as it is" if left_out is None else f"leave out {left_out}"
             raise SourceError(
-                f"{place}; restore the file, or leave out {left_out} with on_damage='skip' "
-                "(--on-damage skip)"
+                f"{place}; restore the file, or {remedy} with on_damage='skip' (--on-damage skip)"
             )
         self.num_skipped += 1
         if url not in self._logged:
             self._logged.add(url)
+            effect = "read as it is" if left_out is None else f"skipped: {left_out}"
             logger.warning(
-                f"{place}; skipped: {left_out}. Further damage in this file is skipped, too; it is "
-                "counted in num_skipped, but not logged"
+                f"{place}; {effect}. Further damage in this file is skipped, too; it is counted in "
+                "num_skipped, but not logged"
             )

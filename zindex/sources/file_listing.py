@@ -152,10 +152,14 @@ def describe_growth(before: str, now: str) -> str:
     """Return what a list has more than one before."""
     files = read_listing(now)
     if before.startswith(_FIRST):
-        return f"{len(files) - int(before.removeprefix(_FIRST))} more files"
+        return _count_files(len(files) - int(before.removeprefix(_FIRST)), " more")
     old = read_listing(before)
     sizes = Counter(file.nbytes for file in old)
     longer = (sizes - Counter(file.nbytes for file in files)).total()
-    found = [f"{len(files) - len(old)} more files"] * (len(files) > len(old))
-    found += [f"more lines in {longer} files"] * bool(longer)
+    found = [_count_files(len(files) - len(old), " more")] * (len(files) > len(old))
+    found += [f"more lines in {_count_files(longer)}"] * bool(longer)
     return " and ".join(found) or "its files in another order"
+
+
+def _count_files(count: int, more: str = "") -> str:
+    return f"{count}{more} {'file' if count == 1 else 'files'}"

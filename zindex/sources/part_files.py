@@ -216,9 +216,7 @@ class PartFiles(SampleFiles):
 
     def read_whole(self, number: int) -> Generator[bytes, None, None]:
         """Return the content of a file; a wrong checksum at its end is reported as damage."""
-        report = partial(
-            self.damage.report, self.urls[number], left_out="nothing, but it may be wrong"
-        )
+        report = partial(self.damage.report, self.urls[number], left_out=None)
         return read_chunks(self._files[number], report, self._file_starts.take(number))
 
     def begin_files(self, numbers: Iterable[int]) -> None:
@@ -316,7 +314,7 @@ class PartFiles(SampleFiles):
         """Report the damage of compressed files, unless finding the samples has."""
         for number, damages in enumerate(opened.damages):
             for damage in damages:
-                left_out = "the rest of it" if damage.is_end else "nothing, but it may be wrong"
+                left_out = "the rest of it" if damage.is_end else None
                 if not damage.is_end or offsets is None or offsets.scans[number].is_whole:
                     self.damage.report(self.urls[number], damage.to_error(), left_out)
 

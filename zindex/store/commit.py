@@ -227,14 +227,18 @@ def begin_store(plan: StorePlan) -> StorePlan:
                 "remove the old store"
             )
         plan = plan.cut_like(stored)
-    needed = sum(
+    files.check_room(plan.root, count_missing_nbytes(plan, is_new=is_new))
+    return plan
+
+
+def count_missing_nbytes(plan: StorePlan, *, is_new: bool = False) -> int:
+    """Return the bytes of the uncompressed shards that a store lacks: of all, if it is new."""
+    return sum(
         layout.nbytes
         - (0 if is_new else layout.nbytes * _count_files(plan.root, layout) // layout.num_shards)
         for layout in plan.layouts
         if layout.num_shards and layout.codec == "none"
     )
-    files.check_room(plan.root, needed)
-    return plan
 
 
 def plan_file(plan: StorePlan) -> bytes:

@@ -11,12 +11,16 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
 from zindex.io.request_threads import DaemonPool
 from zindex.loading.sample_units import UNIT_NBYTES, Order, SampleUnits, choose_units
 from zindex.loading.stream_orders import keyed_order, take_turns
 from zindex.plan.settings import check_whole
-from zindex.processing.process_function import ProcessFn, Sample, call_process_fn
+from zindex.processing.process_function import (
+    ProcessFn,
+    Sample,
+    call_process_fn,
+    check_process_fn,
+)
 from zindex.processing.sample_generator import GENERATOR_FIELDS
 from zindex.sources.damage_log import OnDamage
 from zindex.sources.part_files import PartFiles
@@ -75,11 +79,7 @@ class FilesDataset(IterableDataset[Sample]):
         shuffle_buffer: int,
         on_damage: OnDamage = "error",
     ) -> None:
-        if process_fn is not None and not callable(process_fn):
-            raise ConfigError(
-                "process_fn must be a function from samples to samples, or None, got "
-                f"{type(process_fn).__name__}"
-            )
+        check_process_fn(process_fn)
         self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
         # Whether any sample can be skipped.

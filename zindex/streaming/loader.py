@@ -1,5 +1,6 @@
 """A loader of streams, which keeps the state of the delivered batches."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -8,9 +9,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from zindex.errors import ConfigError, StateMismatchError, check_choice
 from zindex.io.object_calls import may_fork
 from zindex.loading.file_agreement import agree_on_files
+from zindex.loading.resharding import is_read_ahead, is_saved_by_trainer
 from zindex.loading.stateful_loaders import join_workers
 from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
+from zindex.samples.collectives import is_distributed
 from zindex.streaming.merged_dataset import MergedDataset
 from zindex.streaming.mixture_checks import count_samples
 from zindex.streaming.protocols import Sample
@@ -60,10 +63,14 @@ class StreamLoader:
             sources = self.dataset.sources()
             if not may_fork() and any(getattr(s.dataset, "takes_requests", False) for s in sources):
                 self._loader.multiprocessing_context = "forkserver"
+        is_ahead = is_read_ahead()
         for state, batch in self._loader:
             # With the batch, so that prefetched ones are not counted.
+            if is_ahead:
+                yield batch
             self._state.update(state | self._changes)
-            yield batch
+            if not is_ahead:
+                yield batch
 
     def __len__(self) -> int:
         """Return the number of batches of the next iteration; TypeError if it is not known."""
@@ -93,8 +100,11 @@ class StreamLoader:
         """Return the state of this rank after the last delivered batch, as JSON values.
 
         It resumes with the same number of ranks and loader workers. For other numbers, load the
-        list of the states of all ranks, or `gather_state`.
+        list of the states of all ranks, or `gather_state`. Lightning and Accelerate, which save the
+        state of one rank, get that of all ranks.
         """
+        if is_distributed() and self.dataset.place[1] > 1 and is_saved_by_trainer():
+            return self.gather_state()
         return dict(self._state)
 
     def gather_state(self, group: Any = None) -> State:
@@ -213,6 +223,9 @@ def stream_loader(
     drop_last: bool = False,
     batch_from: BatchFrom = "mixture",
     variables: Mapping[str, Any] | None = None,
+    dynamic_objs: Mapping[str, Any] | None = None,
+    targets: Mapping[str, Any] | None = None,
+    allow_imports: Sequence[str] = (),
     state: State | Sequence[State] | None = None,
     **settings: Any,
 ) -> StreamLoader:
@@ -234,8 +247,8 @@ def stream_loader(
     batch_from
         ``"source"``: all samples of a batch are of one source, and the percents are those of
         batches. At the end of a finite source a batch is shorter.
-    variables
-        Variables of the YAML file.
+    variables, dynamic_objs, targets, allow_imports
+        Of the YAML file; see `instantiate_from_yaml`.
     state
         Resume from this state; see `StreamLoader.load_state_dict`.
     settings
@@ -268,7 +281,23 @@ def stream_loader(
     if not isinstance(mixture, MergedDataset):
         from zindex.streaming.configuration.from_yaml import instantiate_from_yaml
 
-        mixture = instantiate_from_yaml(mixture, variables or {})
+        made, is_file = mixture, isinstance(mixture, str | os.PathLike)
+        if is_file:
+            made = instantiate_from_yaml(
+                mixture,
+                variables or {},
+                dynamic_objs or {},
+                targets=targets or {},
+                allow_imports=allow_imports,
+            )
+        if not isinstance(made, MergedDataset):
+            given = f"{mixture} describes" if is_file else "got"
+            raise ConfigError(
+                f"a stream must be a MergedDataset, or the path of a YAML file of one, {given} a "
+                f"{type(made).__name__}; make it the only one of the datasets of a MergedDataset, "
+                "with a name and a percent"
+            )
+        mixture = made
     return StreamLoader(
         mixture,
         batch_size,

@@ -18,7 +18,7 @@ from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.plan.percent_schedules import is_read
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
-from zindex.processing.collate import refuse_default_collate
+from zindex.processing.collate import collate_dicts
 from zindex.streaming import mixture_changes, mixture_checks, resuming, stream_starts
 from zindex.streaming.even_slots import EvenStream
 from zindex.streaming.mixed_streams import (
@@ -36,11 +36,10 @@ from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
 from zindex.streaming.state import BEGUN_PERCENTS, LoadedState, State, load_state, slot_state
-from zindex.streaming.worker_slots import FirstState, Head, StreamStart, WorkerSlot
+from zindex.streaming.worker_slots import StreamStart, WorkerSlot
 
-# Every sample's state begins with a Head; the first one is longer than others, which torch's
-# function finds first.
-default_collate_fn_map[Head] = default_collate_fn_map[FirstState] = refuse_default_collate
+# Samples of several kinds fail in torch's function before it comes to their states.
+default_collate_fn_map[dict] = collate_dicts
 _MAX_WORKERS = 1022
 _MIXINGS = ("exact", "cogdata_mix")
 

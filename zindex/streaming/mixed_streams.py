@@ -1,5 +1,6 @@
 """Mix the samples of several sources in one worker slot, and apply yield functions to them."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,8 +31,12 @@ from zindex.streaming.worker_slots import (
     write_changes,
 )
 
+logger = logging.getLogger(__name__)
+
 # Adjacent segments without an output after which a yield function is found to give none.
 _MAX_IDLE = 1000
+# Those after which a warning says so, if there was no output before.
+_NOTICED_IDLE = 10
 YieldFunction = Callable[[Iterator[Sample]], Iterable[Sample]]
 
 
@@ -286,7 +291,8 @@ class YieldStream:
             self._progress = {"orphans": number + 1, "length": self._length}
         samples, ended = iter(self._source), False
         unreported: Entries = {}
-        num_idle = 0
+        num_idle, num_read = 0, 0
+        gave_any = self._key in self._start.entries
         while not ended:
             begin, done = self._progress.get("start"), self._progress.get("outputs", 0)
             # Inputs after the last output of a segment are reported with the next output.
@@ -295,6 +301,12 @@ class YieldStream:
                 begin = self._source.entries()
             yield from self._deliver(segment, done, {"orphans": len(orphans), "start": begin})
             num_idle = 0 if segment.num_outputs else num_idle + 1
+            num_read, gave_any = num_read + segment.num_read, gave_any or not num_idle
+            if num_read and not gave_any and (segment.ended or num_idle == _NOTICED_IDLE):
+                logger.warning(
+                    "a customized_yield_fn must yield samples, %r yields none of %d; correct it",
+                    *(self._function, num_read),
+                )
             if num_idle >= _MAX_IDLE and not segment.ended:
                 raise SourceError(
                     "a customized_yield_fn must yield samples, "
@@ -329,7 +341,13 @@ class YieldStream:
 
     def _run(self, segment: _Segment) -> Iterator[Sample]:
         """Yield the outputs of a segment, checked."""
-        outputs = iter(self._function(iter(segment)))
+        try:
+            outputs = iter(self._function(iter(segment)))
+        except TypeError as error:
+            raise SourceError(
+                f"a customized_yield_fn must take an iterator and return one, {self._function!r} "
+                f"fails: {error}; write a generator function of one argument"
+            ) from error
         while True:
             try:
                 output = next(outputs)

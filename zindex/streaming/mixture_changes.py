@@ -6,6 +6,7 @@ the files that it had, and later ones are over all.
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,8 @@ from zindex.streaming.state import LoadedState
 from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions
 
 logger = logging.getLogger(__name__)
+# Ends the identity of a source of files.
+_DIGEST = re.compile(": [0-9a-f]{64}$")
 
 
 @dataclass(frozen=True)
@@ -152,21 +155,25 @@ def _compare(old: StreamOrigin, facts: MixtureFacts) -> list[str]:
 
 def _take_back(source: StreamSource, old: StreamOrigin, identity: str) -> StreamSource:
     """Return a source as it was; raise if it has another identity for more than growth."""
-    view, reason = old.views(source.name)[-1], ""
+    view = old.views(source.name)[-1]
     expected, listing = old.identities[view], old.files.get(view)
-    if listing and source.kind == "parts":
+    orders = [_DIGEST.sub("", text) for text in (expected, identity)]
+    reason = "its files or its process_fn, with all settings, are others"
+    if orders[0] != orders[1]:
+        reason = f"it is of [{orders[0]}], these are [{orders[1]}]"
+    elif listing and source.kind == "parts":
         try:
             before = replace(source, dataset=source.dataset.as_listed(listing))
         except SourceError as error:
-            reason = f" Of its files {error}."
+            reason = f"of its files {error}"
         else:
             if before.identity() == expected:
                 return before
+            reason = "its process_fn, or a setting such as a sequence length, is another"
     raise StateMismatchError(
         f"the state of {source.name!r} must be of the same files, seed and order, and made "
-        f"alike: it is of [{expected}], these are [{identity}].{reason} Take those back, or set "
-        "reload_from_url_level to read begun parts again, or begin anew. Files may be added, and "
-        "lines at the end of one"
+        f"alike: {reason}; take those back, or set reload_from_url_level to read begun parts "
+        "again, or start from the first sample. Files may be added, and lines at the end of one"
     )
 
 

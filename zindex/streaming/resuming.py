@@ -121,8 +121,7 @@ def attach_start(samples: Iterator[Sample], begin: State) -> Iterator[Sample]:
     def attach(sample: Sample) -> Sample:
         head, _, entries = worker_slots.read_state(sample["__state__"])
         changes = worker_slots.write_changes(entries)
-        first = worker_slots.Head(head), begin, *(changes or ())
-        sample["__state__"] = worker_slots.FirstState(first)
+        sample["__state__"] = tuple(head), begin, *(changes or ())
         return sample
 
     return chain(map(attach, islice(samples, 1)), samples)

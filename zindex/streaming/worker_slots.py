@@ -33,29 +33,14 @@ Position = int | Sequence[int]
 HeldPiece = tuple[int, int, int]
 #: As the number of a piece: all of the sample.
 WHOLE = -1
-
-
-class Head(tuple[str, int, int, int, int]):
-    """Origin, rank, ranks, slot, slots.
-
-    The first item of each sample's state has this type, which torch's default collate function
-    refuses: see `zindex.processing.collate`.
-    """
-
-    __slots__ = ()
-
-
-class FirstState(tuple[Any, ...]):
-    """The state of the first sample of a worker slot, of a type that default collation refuses."""
-
-    __slots__ = ()
-
-
+#: Origin, rank, ranks, slot and slots of a worker slot; more of a run of samples, see `run_head`.
+Head = tuple[Any, ...]
 #: Entries that a sample changed: those of inner streams, and the name and value of one more.
 Changes = tuple[Any, str, Any]
-#: Worker slot of a sample, for the first one of a slot the state that it resumed from, and the
-#: `Changes`. Or, which is made faster, the `run_head` of a run of samples and the sample's number.
-SampleState = tuple[Head, dict[str, Any] | None, Any, str, Any] | tuple[Head, int]
+
+# The state of a sample is its worker slot, for the first one of a slot the state that it resumed
+# from, and the `Changes`. Or, which is made faster, the `run_head` of a run of samples and its
+# number.
 
 
 def run_head(
@@ -65,7 +50,7 @@ def run_head(
 
     Sample ``n`` of them, from 1 on, has advanced both entries by ``n``; see `advance` for ``ends``.
     """
-    return Head((*head, key, *cursor, mix_key, num_picks, *ends))
+    return *head, key, *cursor, mix_key, num_picks, *ends
 
 
 def advance(cursor: Cursor, ends: Sequence[int], number: int) -> Cursor:
@@ -378,4 +363,4 @@ class StreamStart:
     def head(self) -> Head:
         """Head of its samples' states: plain values, which are cheap to send."""
         slot = self.slot
-        return Head((self.origin.id, slot.rank, slot.num_ranks, slot.slot, slot.num_slots))
+        return self.origin.id, slot.rank, slot.num_ranks, slot.slot, slot.num_slots

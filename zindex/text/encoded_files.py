@@ -184,8 +184,17 @@ class EncodedFiles(WrappedFiles):
 
 
 def locate(sample: Sample) -> str:
-    """Return the place of a sample, for messages."""
-    return f"record {sample.get('__key__')!r} of {sample.get('__url__')}"
+    """Return the place of a sample, for messages: of jsonl the line, as editors number it.
+
+    Examples
+    --------
+    >>> locate({"__url__": "a.jsonl.gz", "__key__": "2"}), locate({"__url__": "a", "__key__": "k"})
+    ('line 3 of a.jsonl.gz', "record 'k' of a")
+    """
+    url, key = str(sample.get("__url__")), sample.get("__key__")
+    if ".jsonl" in os.path.basename(url) and str(key).isdecimal():
+        return f"line {int(str(key)) + 1:,} of {url}"
+    return f"record {key!r} of {url}"
 
 
 def fit_ids(ids: Int64Array, dtype: str, num_ids: int | None = None) -> AnyArray:

@@ -126,7 +126,7 @@ def test_documents_without_text(folder: Path) -> None:
     with pytest.raises(
         SourceError,
         match=r"in the field 'text' \(--column\), it is missing; the fields are body, in "
-        r"record '1' of .*rows.jsonl; fix it, or leave out such records",
+        r"line 2 of .*rows.jsonl; fix it, or leave out such records",
     ):
         tokenize_corpus(folder / "rows.jsonl", folder / "x", **settings)
     made = tokenize_corpus(folder / "rows.jsonl", folder / "y", on_damage="skip", **settings)
@@ -137,7 +137,7 @@ def test_documents_without_text(folder: Path) -> None:
     assert (one.num_documents, one.num_skipped) == (1, 4)
     rows[1] = {"text": ""}
     write_jsonl(folder / "rows.jsonl", rows)
-    with pytest.raises(SourceError, match="it is of type int; the fields are text, in record '2'"):
+    with pytest.raises(SourceError, match="it is of type int; the fields are text, in line 3"):
         tokenize_corpus(folder / "rows.jsonl", folder / "w", **settings)
 
 

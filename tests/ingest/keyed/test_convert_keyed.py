@@ -92,7 +92,7 @@ def test_lines_are_records(tmp_path: Path) -> None:
 def test_lines_that_do_not_match_are_left_out(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [row for part in sft_records() for row in part])
     path.write_text(path.read_text() + '{"sequence": [1], "loss_mask": []}\nno JSON\n')
-    with pytest.raises(SourceError, match=r"got 0 and 1, in line 18 of .*a\.jsonl; mend it"):
+    with pytest.raises(SourceError, match=r"got 0 and 1, in line 18 of .*a\.jsonl; fix it"):
         convert_keyed(path, tmp_path / "s", client=SERIAL)
     store = convert_keyed(path, tmp_path / "s", client=SERIAL, on_damage="skip", restart=True)
     assert stored(store) == flat(sft_records())

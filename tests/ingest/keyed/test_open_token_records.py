@@ -30,7 +30,7 @@ def test_lengths_are_measured_without_writing(tmp_path: Path) -> None:
         assert [item["count"] for item in found["lengths"]["prompt"]] == [1, 0, 1, 1]
         assert sum(item["count"] for item in found["lengths"]["answer"]) == 6
     assert sorted(tmp_path.rglob("*")) == before
-    with pytest.raises(SourceError, match=r"this one has \['damaged'\].* in record '3' of"):
+    with pytest.raises(SourceError, match=r"this one has \['damaged'\].* in line 4 of"):
         measure_lengths(source, "grpo", **settings)
     records = open_token_records(source, "grpo", on_damage="skip", on_long="drop", **settings)
     kept = [record["__key__"] for record in records.read_part(0)]

@@ -118,7 +118,7 @@ def test_named_dtypes_are_the_keys() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"responses": 3}, "'responses' must be a list, got 3, in line 2 of /d/a.jsonl; mend it"),
+        ({"responses": 3}, "'responses' must be a list, got 3, in line 2 of /d/a.jsonl; fix it"),
         ({"responses": [3]}, r"'responses' must be a list of lists, got \[3\], in line 2"),
         (
             {"masks": [[1], [1]]},

@@ -148,7 +148,7 @@ def test_an_unfinished_store_says_what_differs(
     rows = [*ROWS["sft"], {"damaged": 1}]
     source = write_jsonl(folder / "in.jsonl", rows)
     settings: Any = {"tokenizer": folder / "tokenizer", "client": SERIAL, "part_nbytes": 500}
-    with pytest.raises(SourceError, match=r"this one has \['damaged'\].* in record '40' of .*in\."):
+    with pytest.raises(SourceError, match=r"this one has \['damaged'\].* in line 41 of .*in\."):
         tokenize(source, folder / "s", "sft", **settings)
     with pytest.raises(
         FingerprintMismatchError, match=r"what differs: keep, max_length, on_damage"
@@ -202,7 +202,7 @@ def test_what_is_not_read_is_reported(
         [line] = [x for x in caplog.messages if "fields that nothing read" in x]
         assert "id in 15 records, score in 15 records; name what they are with columns" in line
     settings |= {"unread_fields": "refuse", "client": SERIAL}
-    with pytest.raises(SourceError, match=r"--unread-fields refuse\), this one has 'id', in reco"):
+    with pytest.raises(SourceError, match=r"--unread-fields refuse\), this one has 'id', in line"):
         tokenize(source, folder / "3", "sft", **settings)
     store = tokenize(source, folder / "3", "sft", on_damage="skip", **settings)
     assert store.attributes["num_skipped"] == 30

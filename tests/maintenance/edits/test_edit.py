@@ -194,7 +194,7 @@ def test_without_positions_or_changes_nothing_is_edited(tmp_path: Path, paths: l
         edit_here(config, reweight={paths[0]: 2.0})
     with pytest.raises(ConfigError, match="must change something"):
         edit_here(config, 5)
-    with pytest.raises(ConfigError, match="must name datasets of the run, got 'other'; it has"):
+    with pytest.raises(ConfigError, match="a dataset must be one of the run, got 'other'; it has"):
         edit_here(config, 5, drop=["other"])
     with pytest.raises(ConfigError, match="to add must not be in the run"):
         edit_here(config, 5, add={paths[0]: 1.0})

@@ -16,6 +16,7 @@ from zindex.sources.damage_log import OnDamage
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.wrapped_files import WrappedFiles
 from zindex.store.records import LENGTH_SUFFIX
+from zindex.text.encoded_files import locate
 
 # Lines that are read to detect the keys.
 _MAX_LOOK = 1000
@@ -102,8 +103,8 @@ class TokenLines(WrappedFiles):
                     self.num_refused += 1
                     continue
                 raise SourceError(
-                    f"{error}, in line {int(sample['__key__']) + 1:,} of {sample['__url__']}; mend "
-                    "it, or leave out such lines with on_damage='skip' (--on-damage skip)"
+                    f"{error}, in {locate(sample)}; fix it, or leave out such lines with "
+                    "on_damage='skip' (--on-damage skip)"
                 ) from None
             record["__key__"] = sample["__key__"]
             record["__url__"] = sample["__url__"]

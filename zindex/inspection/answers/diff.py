@@ -14,7 +14,7 @@ from zindex.inspection.answers.run_order import RunLike, RunOrder, Samples
 from zindex.inspection.answers.screen import fit, fit_lines, fit_table
 from zindex.inspection.answers.tokens_seen import Seen, count_tokens_only, estimate_tokens_only
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
-from zindex.inspection.tables.formatting import format_share
+from zindex.inspection.tables.formatting import count_noun, format_share
 from zindex.io.system_errors import unreadable
 from zindex.loading.state import parse_state
 from zindex.maintenance.edits.draws import Draws
@@ -75,8 +75,8 @@ class RunDifference:
         """Format the differences for a terminal, one line each."""
         first, second = self.names
         about = "" if self.is_exact else "about "
-        lines = [fit(f"{self.split} of {first}: {self.num_samples[0]:,} samples")]
-        lines.append(fit(f"{self.split} of {second}: {self.num_samples[1]:,} samples"))
+        lines = [fit(f"{self.split} of {first}: {count_noun(self.num_samples[0], 'sample')}")]
+        lines.append(fit(f"{self.split} of {second}: {count_noun(self.num_samples[1], 'sample')}"))
         if self.first_difference is None:
             where = "every position" if self.is_exact else "all positions that were drawn"
             return [*lines, f"the same samples at {where}"]

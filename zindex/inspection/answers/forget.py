@@ -104,7 +104,7 @@ class ForgottenDocuments:
             _list_positions(self.emptied, "with nothing else, filled from the end"),
         ]
         if after != before:
-            lines.append(f"the run has {after:,} samples, it had {before:,}")
+            lines.append(f"the run has {count_noun(after, 'sample')}, it had {before:,}")
         return lines
 
 

@@ -16,7 +16,7 @@ from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError, StoreNotFoundError, VerificationError
 from zindex.indexing.blend_arrays import BlendArrays, compute_blend_arrays, open_blend_arrays
 from zindex.indexing.inverse import Inverse, find_inverse
-from zindex.indexing.run_plan import PlannedIndex, label_paths, plan_run
+from zindex.indexing.run_plan import PlannedIndex, find_dataset, label_paths, plan_run
 from zindex.indexing.store_build import find_index
 from zindex.inspection.answers.blend_search import compute_draws, invert_blend
 from zindex.inspection.answers.documents import Documents, check_document
@@ -140,13 +140,15 @@ class RunOrder:
         for number, facts in enumerate(state.blends[1:], start=1):
             self.plans.append(journal.blend_plan(facts, number))
         self._pools: list[PoolTable] = [*map(journal.pools, range(len(state.blends)))]
-        self.sources = open_sources(journal, lambda item: self._find_store(item.plan, item.name))
+        self.sources = open_sources(journal, self._find_index)
         self.dataset_of = np.array([source.dataset for source in state.sources])
 
     def _open_source(self, item: PlannedIndex[Any]) -> OrderSource:
         """Return the source of an index, opened or computed."""
-        store = self._find_store(item.plan, item.name)
-        return open_order_source(item, store, self.config.index)
+        return open_order_source(item, self._find_index(item), self.config.index)
+
+    def _find_index(self, item: PlannedIndex[Any]) -> Store | None:
+        return self._find_store(item.plan, item.name(self.labels))
 
     def _find_store(self, plan: BuildPlan, name: str) -> Store | None:
         """Return the built store of a plan, or None if the index is computed (small or keyed)."""
@@ -239,13 +241,7 @@ class RunOrder:
         ConfigError
             If the run has no such dataset.
         """
-        for number, (path, label) in enumerate(self.labels.items()):
-            if name in (path, label) or str(name) == str(number):
-                return number
-            if os.path.abspath(path) == os.path.abspath(str(name)):
-                return number
-        names = ", ".join(list(self.labels.values())[:8])
-        raise ConfigError(f"a dataset must be one of the run, got {name!r}; it has {names}")
+        return find_dataset(self.paths, name)
 
     def has_dataset(self, name: str | int) -> bool:
         """Return whether the run has a dataset of this path, short name or number."""

@@ -6,7 +6,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from zindex.inspection.tables.blend_table import StoreSize, largest_rows, size_fields
-from zindex.inspection.tables.formatting import format_count, format_nbytes, table_lines
+from zindex.inspection.tables.formatting import count_noun, format_count, format_nbytes, table_lines
 from zindex.store.commit import StoreStatus
 
 
@@ -93,14 +93,15 @@ def dataset_lines(rows: Sequence[IndexRow]) -> list[str]:
     texts = table_lines(cells, text_columns=("split", "last epoch"))
     lines, remaining = texts[:1], iter(texts[1:])
     for group in shown:
-        documents = format_count(group[0].num_documents)
-        tokens = format_count(group[0].num_tokens)
-        lines.append(f"{group[0].dataset}: {documents} documents, {tokens} tokens")
+        first = group[0]
+        documents = count_noun(
+            first.num_documents, "document", shown=format_count(first.num_documents)
+        )
+        tokens = count_noun(first.num_tokens, "token", shown=format_count(first.num_tokens))
+        lines.append(f"{first.dataset}: {documents}, {tokens}")
         lines += islice(remaining, len(group))
     if len(shown) < len(by_dataset):
-        num_rows = len(rows) - len(cells)
-        lines.append(
-            f"and {len(by_dataset) - len(shown):,} smaller datasets with {num_rows:,} indices; "
-            "--json lists all"
-        )
+        datasets = count_noun(len(by_dataset) - len(shown), "smaller dataset")
+        indices = count_noun(len(rows) - len(cells), "index", "indices")
+        lines.append(f"and {datasets} with {indices}; --json lists all")
     return lines

@@ -37,10 +37,10 @@ def journal_lines(journal: RunJournal) -> list[str]:
     count = len(journal.entries)
     times = "once" if count == 1 else f"{count} times"
     lines = [
-        f"{journal.split} was edited {times}: {journal.state.num_samples:,} samples of "
+        f"{journal.split} was edited {times}: {count_noun(journal.state.num_samples, 'sample')} of "
         f"{journal.state.sequence_length:,} tokens, fingerprint {journal.fingerprint[:16]}"
         if count
-        else f"{journal.split} was not edited: {journal.state.num_samples:,} samples"
+        else f"{journal.split} was not edited: {count_noun(journal.state.num_samples, 'sample')}"
     ]
     for entry in journal.entries:
         lines += entry_lines(entry)
@@ -78,7 +78,7 @@ def _describe(entry: JournalEntry) -> str:
     if change.get("forget"):
         parts.append(f"{count_noun(sum(change['forget'].values()), 'document')} forgotten")
     if change["num_samples"] is not None:
-        parts.append(f"{change['num_samples']:,} samples in all")
+        parts.append(f"{count_noun(change['num_samples'], 'sample')} in all")
     return ", ".join(parts)
 
 

@@ -179,10 +179,9 @@ class PlanReport:
             lines.append("")
         num_built = sum(item.committed for item in self.items)
         blends = f" and {count_noun(len(self.blends), 'blend')}" if self.blends else ""
-        lines.append(
-            f"{len(self.rows) + len(self.packings):,} indices{blends}, {num_built:,} of them "
-            f"built; {self.num_samples:,} samples"
-        )
+        indices = count_noun(len(self.rows) + len(self.packings), "index", "indices")
+        samples = count_noun(self.num_samples, "sample")
+        lines.append(f"{indices}{blends}, {num_built:,} of them built; {samples}")
         free = "any amount" if self.free_nbytes is None else format_nbytes(self.free_nbytes)
         lines.append(f"{format_nbytes(self.missing_nbytes)} to write, {free} free at {self.index}")
         if self.forecast is not None and self.forecast.seconds_alone >= _LEAST_SECONDS:

@@ -17,7 +17,7 @@ def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:
         for note in report.notes:
             yield f"{report.root}: note: {note}"
     num_shards = sum(report.num_shards for report in reports)
-    stores = f"{count_noun(len(reports), 'store')} of {num_shards:,} shards"
+    stores = f"{count_noun(len(reports), 'store')} of {count_noun(num_shards, 'shard')}"
     num_damaged = sum(bool(report.damages) for report in reports)
     num_invalid = sum(bool(report.invalid) for report in reports)
     if num_invalid:
@@ -39,7 +39,8 @@ def describe_repair(result: RepairResult) -> str:
     if not result.is_built:
         return f"{result.root} is not built"
     if not result.rebuilt:
-        return f"{result.root}: {result.num_shards:,} shards are sound"
+        verb = "is" if result.num_shards == 1 else "are"
+        return f"{result.root}: {count_noun(result.num_shards, 'shard')} {verb} sound"
     metadata = result.rebuilt[result.num_rebuilt :]
     return f"{result.root}: {result.num_rebuilt:,} of {result.num_shards:,} shards rebuilt" + (
         f", and {', '.join(metadata)}" if metadata else ""

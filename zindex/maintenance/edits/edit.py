@@ -13,6 +13,7 @@ import numpy as np
 
 from zindex.config import RunConfig, as_config
 from zindex.errors import ConfigError, PlanError
+from zindex.indexing.run_plan import find_dataset
 from zindex.io.objects import is_remote
 from zindex.maintenance.edits.draws import BlendScan, Spans
 from zindex.maintenance.edits.forgotten import settle
@@ -49,13 +50,13 @@ def edit(
     at
         Position of the edit: the number of samples consumed. Required unless the edit only skips.
     reweight
-        New weights by path, in the scale of the unchanged weights: those of the run's file in a run
-        by weights, otherwise shares that sum to 1. The last part of a path is enough if it is of
-        one dataset only: ``code`` for ``data/code.zarr``.
+        New weights by dataset, in the scale of the unchanged weights: those of the run's file in a
+        run by weights, otherwise shares that sum to 1. A dataset is named by its short name, its
+        path or the end of it: ``code`` for ``data/code.zarr``.
     add
         Weights of new datasets, by path.
     drop
-        Paths of datasets to drop.
+        Datasets to drop, named likewise.
     skip
         Half-open range of later positions to skip, which makes the run shorter.
     sequence_length
@@ -92,10 +93,14 @@ def edit(
     config = as_config(config)
     journal = open_journal(config, split)
     reweight, add = dict(reweight or {}), dict(add or {})
+
+    def find(name: str) -> int:
+        return find_dataset(journal.state.datasets, name)
+
     change = Change(
-        reweight={_find(journal, path): float(w) for path, w in reweight.items()},
+        reweight={find(name): float(w) for name, w in reweight.items()},
         add={_name_added(journal, path): float(weight) for path, weight in add.items()},
-        drop=tuple(sorted({_find(journal, path) for path in drop})),
+        drop=tuple(sorted(set(map(find, drop)))),
         skip=None if skip is None else (int(skip[0]), int(skip[1])),
         sequence_length=sequence_length,
         num_samples=num_samples,
@@ -115,20 +120,6 @@ def edit(
     return _apply(journal, change, at, client)
 
 
-def _find(journal: RunJournal, path: str) -> int:
-    """Return the number of a dataset of the run."""
-    number = _find_same(journal, path)
-    if number is None:
-        number = _find_named(journal, path)
-    if number is not None:
-        return number
-    datasets = journal.state.datasets
-    raise ConfigError(
-        f"an edit must name datasets of the run, got {path!r}; it has {', '.join(datasets[:8])}"
-        + (f" and {len(datasets) - 8} more" if len(datasets) > 8 else "")
-    )
-
-
 def _find_same(journal: RunJournal, path: str) -> int | None:
     """Return the number of the dataset at a path, or None."""
     datasets = journal.state.datasets
@@ -139,13 +130,6 @@ def _find_same(journal: RunJournal, path: str) -> int | None:
         if is_local and os.path.abspath(known) == os.path.abspath(path):
             return number
     return None
-
-
-def _find_named(journal: RunJournal, name: str) -> int | None:
-    """Return the number of the only dataset whose path ends in a name, or None."""
-    last = [path.rstrip("/").rpartition("/")[2] for path in journal.state.datasets]
-    found = [number for number, each in enumerate(last) if name in (each, each.partition(".")[0])]
-    return found[0] if len(found) == 1 else None
 
 
 def _name_added(journal: RunJournal, path: str) -> str:
