@@ -227,7 +227,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._from_url_level = reload_from_url_level
         if self.place[0] == 0:
             mixture_changes.report(changes)
-        self._start_at(self._first_iteration)
+        self._start_at(stream_starts.first_iteration(self._state))
         if loaded is not None:
             self._board.start(loaded.origin.iteration, loaded.sample, loaded.changes)
 
@@ -295,7 +295,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         stream_starts.check_one_worker(loaded, changes, num_ranks, worker.num_workers)
         self._state, self._from_url_level = state or None, False
         # Other workers load theirs at their own times.
-        self._iterations[0], self._iterations[2 + worker.id] = self._first_iteration, 0
+        self._iterations[0] = stream_starts.first_iteration(self._state)
+        self._iterations[2 + worker.id] = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration, which determines its order.
@@ -308,7 +309,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         epoch
             Number of the iteration, >= 0. With ``cyclic=False``, an iteration is an epoch.
         """
-        if check_whole("epoch", epoch, 0) != self._first_iteration or self._iterations[1:].any():
+        current = stream_starts.first_iteration(self._state)
+        if check_whole("epoch", epoch, 0) != current or self._iterations[1:].any():
             self._state = None
         if self._state is None:
             self._start_at(epoch)
@@ -317,13 +319,6 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._iterations.zero_()
         self._iterations[0] = iteration
         self._board.start(iteration, 0)
-
-    @property
-    def _first_iteration(self) -> int:
-        """Number of the iteration that the loaded state is of; 0 without one."""
-        if self._state is None or resuming.is_of_cogdata(self._state):
-            return 0
-        return load_state(self._state).origin.iteration
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, with the rank, which a loader worker cannot determine."""

@@ -14,6 +14,13 @@ from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
 _MAX_ANCESTORS = 64
 
 
+def first_iteration(state: State | None) -> int:
+    """Return the number of the iteration that a state is of; 0 without one."""
+    if state is None or resuming.is_of_cogdata(state):
+        return 0
+    return load_state(state).origin.iteration
+
+
 def resume_mixture(
     facts: MixtureFacts, state: State, slot: WorkerSlot, *, from_url_level: bool
 ) -> tuple[StreamStart, State]:

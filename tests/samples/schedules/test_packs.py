@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from zindex.arrays import Int64Array
 from zindex.errors import PlanError
 from zindex.kernels._jit import interpret
-from zindex.kernels.balance import pack_evenly, spread
+from zindex.kernels.balance import spread
+from zindex.kernels.balanced_packs import pack_evenly
 from zindex.kernels.packing import fit_parts
 from zindex.samples.schedules.packs import PackRules, Packs, plan_evenly, plan_in_order
 

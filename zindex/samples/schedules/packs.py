@@ -6,7 +6,8 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import PlanError
-from zindex.kernels.balance import group_samples, pack_evenly, pack_in_order
+from zindex.kernels.balance import group_samples, pack_in_order
+from zindex.kernels.balanced_packs import pack_evenly
 
 #: The sub-samples of each packed sample, by number.
 Packs = list[list[int]]
