@@ -371,7 +371,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def __len__(self) -> int:
         """Return the number of samples in the next iteration of a rank that has most.
 
-        It is for one loader worker; the ``len()`` of a `zindex.stream_loader`, in batches, is exact.
+        It is for one loader worker; the `len()` of a `zindex.stream_loader` in batches is exact.
 
         Raises
         ------
