@@ -214,7 +214,7 @@ def test_required_settings(bucket: Bucket, url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"object_storage_cache_path must .* got None for {url}"):
         build(tmp_path, [url, url])
     settings: dict[str, Any] = {"object_storage_cache_path": "cache", "path_to_cache": None}
-    with pytest.raises(ConfigError, match=r"path_to_cache must be given for msc://profile/a, besi"):
+    with pytest.raises(ConfigError, match=r"path_to_cache must be given for msc://profile/a, next"):
         build(tmp_path, ["msc://profile/a"] * 2, **settings)
     with pytest.raises(
         ConfigError, match=r"bin_chunk_nbytes must be a whole number of at least 1, got 0"

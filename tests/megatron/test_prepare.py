@@ -104,7 +104,9 @@ def test_sentence_mappings_are_prepared(
 
 
 def test_cache_must_be_named(command_line: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--data-cache-path must be given, got none: what is"):
+    with pytest.raises(
+        ConfigError, match="--data-cache-path must be given, got none: prepared indices"
+    ):
         prepare(command_line[:-2])
 
 

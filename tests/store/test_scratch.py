@@ -62,7 +62,9 @@ def test_any_flipped_or_missing_byte_is_found(tmp_path: Path) -> None:
         with pytest.raises(VerificationError, match="scratch/a must hold what was imported"):
             read_stream(tmp_path, "a", 0, len(out), 0, out)
     path.write_bytes(content[:-1])
-    with pytest.raises(VerificationError, match="its bytes fail their checksum; remove it and"):
+    with pytest.raises(
+        VerificationError, match="its bytes fail their checksum; remove its folder, and"
+    ):
         read_stream(tmp_path, "a", 0, len(out), 0, out)
     path.unlink()
     with pytest.raises(StoreNotFoundError, match=r"no file .*scratch/a"):

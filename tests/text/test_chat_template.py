@@ -194,7 +194,7 @@ def test_templates_stay_in_the_sandbox(text: str) -> None:
 
 def test_invalid_templates() -> None:
     with pytest.raises(
-        ConfigError, match=r"must be one of Jinja, this one is not: .* in line 2; m"
+        ConfigError, match=r"must be one of Jinja, this one is not: .* in line 2; fix it"
     ):
         ChatTemplate("\n{% for %}")
 

@@ -104,6 +104,8 @@ async def connect(worker: Any, address: str) -> None:
 async def retire(worker: Any) -> None:
     """Transfer the results of a worker to others and close it, before its node is released."""
     print(f"worker {worker.name} retires: results move, other workers take its tasks", flush=True)
+    # A heartbeat to a scheduler that ends at the same time would log an exception.
+    worker.periodic_callbacks["heartbeat"].stop()
     try:
         await asyncio.wait_for(worker.close_gracefully(), RETIRE_SECONDS)
     except Exception as error:  # no other worker, or the scheduler is gone too

@@ -160,7 +160,7 @@ def _measure_writes(folder: Place, seconds: float) -> tuple[float, float]:
 
     num_written, start = 0, time.perf_counter()
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        while num_written < most and time.perf_counter() - start < seconds:
+        while not num_written or (num_written < most and time.perf_counter() - start < seconds):
             list(pool.map(write, range(num_written, num_written + _NUM_THREADS)))
             num_written += _NUM_THREADS
     return num_written * _FILE_NBYTES / (time.perf_counter() - start), file_seconds
