@@ -116,3 +116,9 @@ def test_a_bad_line_amid_joined_units(folder: Path) -> None:
     skipped = [sample["id"] for sample in mix(folder, 0, 1, on_damage="skip")]
     assert len(skipped) == 3999
     assert {*skipped} == whole - {"c1234"}
+
+
+def test_a_single_sample_after_units_without_any() -> None:
+    block = source_streams.Block(["x"], iter(["x"]), "leaf a", (4, 1, 0), [0, 0])
+    assert [*block.pairs()] == [("x", (None, "leaf a", (6, 1, 0)))]
+    assert block.now() == (6, 1, 0)

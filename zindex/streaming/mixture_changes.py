@@ -15,7 +15,7 @@ from zindex.errors import SourceError, StateMismatchError
 from zindex.sources.file_listing import describe_growth
 from zindex.streaming import resuming
 from zindex.streaming.mixture_tree import Mixtures
-from zindex.streaming.sources import StreamSource, list_files
+from zindex.streaming.sources import WHOLE_SOURCE, StreamSource, list_files
 from zindex.streaming.state import LoadedState
 from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions
 
@@ -157,7 +157,8 @@ def _take_back(source: StreamSource, old: StreamOrigin, identity: str) -> Stream
     """Return a source as it was; raise if it has another identity for more than growth."""
     view = old.views(source.name)[-1]
     expected, listing = old.identities[view], old.files.get(view)
-    orders = [_DIGEST.sub("", text) for text in (expected, identity)]
+    # Whether it is packed as a whole depends on its size.
+    orders = [_DIGEST.sub("", text).removeprefix(WHOLE_SOURCE) for text in (expected, identity)]
     reason = "its files or its process_fn, with all settings, are others"
     if orders[0] != orders[1]:
         reason = f"it is of [{orders[0]}], these are [{orders[1]}]"

@@ -147,14 +147,13 @@ class Block(NamedTuple):
 
     def pairs(self) -> Iterable[tuple[Sample, Changes]]:
         """Return the samples, each with the entries that it changes."""
-        finished, delivered, damaged = self.cursor
-        if len(self.samples) == 1:
-            return ((next(self.left), (None, self.key, (finished, delivered + 1, damaged))),)
         cursors: Iterable[Cursor]
         if self.ends:
-            numbers = range(1, len(self.samples) + 1)
-            cursors = map(advance, repeat(self.cursor), repeat(self.ends), numbers)
+            cursors = map(advance, repeat(self.cursor), repeat(self.ends), count(1))
         else:
+            finished, delivered, damaged = self.cursor
+            if len(self.samples) == 1:
+                return ((next(self.left), (None, self.key, (finished, delivered + 1, damaged))),)
             cursors = zip(repeat(finished), count(delivered + 1), repeat(damaged))
         return zip(self.left, zip(repeat(None), repeat(self.key), cursors), strict=False)
 
