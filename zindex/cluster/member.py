@@ -80,6 +80,8 @@ async def run_worker(settings: dict[str, Any]) -> None:
             signal.SIGTERM, lambda: retiring.append(asyncio.create_task(retire(worker)))
         )
         await worker.finished()
+        if retiring:  # cancelled while it closes the worker, it would log an exception
+            await asyncio.wait(retiring, timeout=2 * _ALIVE_SECONDS)
 
 
 async def connect(worker: Any, address: str) -> None:
