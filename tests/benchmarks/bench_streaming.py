@@ -228,8 +228,7 @@ def measure(kind: str, folder: Path, num_samples: int, num_runs: int) -> Table:
         why = (
             "of a line of 200 bytes with three fields, reading and parsing it takes 0.45 us, also "
             "together with others; adding the eight fields of a sample's place and state, and "
-            "finding null, takes 0.6 us; units of worker slots, and what is done once for each, "
-            "are small in a small source"
+            "finding null, takes 0.6 us"
         )
     table = Table.of_runs(
         key,
