@@ -30,7 +30,7 @@ from zindex.io.frame_cache import FREE_NBYTES, STEP_NBYTES, FrameCache, boot_id
 from zindex.io.growing_copy import GrowingCopy
 from zindex.io.local import free_nbytes, replacing
 from zindex.io.object_calls import is_usable
-from zindex.io.request_threads import DaemonPool
+from zindex.io.request_threads import ForkSafePool
 from zindex.io.system_errors import unwritable
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class PlainCopies:
         self._whole_lines = whole_lines
         self._growing: WeakSet[GrowingCopy] = WeakSet()
         self._is_begun = False
-        self._process, self._threads = os.getpid(), DaemonPool(_NUM_THREADS, "zindex-copies")
+        self._threads = ForkSafePool(_NUM_THREADS, "zindex-copies")
         # Sources that share a folder share its copies; a source that grows keeps them.
         parents = sorted({str(file.place.parent) for file in files})
         key = digest_facts(parents, whole_lines, _VERSION)
@@ -103,8 +103,6 @@ class PlainCopies:
     def __del__(self) -> None:
         if held := getattr(self, "_held", None):
             held.close()
-            if self._process == os.getpid():
-                self._threads.close()
 
     def open(self, file: SourceFile) -> tuple[SourceFile, list[Damage]]:
         """Return a file with its copy, and the damage of its content.
@@ -166,9 +164,7 @@ class PlainCopies:
         return self._is_begun
 
     def _submit(self, function: Callable[[], None]) -> None:
-        if self._process != os.getpid():  # threads do not survive a fork
-            self._process, self._threads = os.getpid(), DaemonPool(_NUM_THREADS, "zindex-copies")
-        self._threads.submit(function)
+        self._threads.get().submit(function)
 
     def _record(self, file: SourceFile) -> Path:
         """Return the file that has the size and the damage of a copy, or the frames of a file."""

@@ -97,6 +97,36 @@ class DaemonPool:
             self._idle.release()
 
 
+class ForkSafePool:
+    """A `DaemonPool` of each process that uses it: threads do not survive a fork.
+
+    Parameters
+    ----------
+    size, name
+        As of `DaemonPool`.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self._settings = size, name
+        self._process = 0
+        self._pool: DaemonPool | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has used it, not only one that it was forked from."""
+        return self._process == os.getpid()
+
+    def get(self) -> DaemonPool:
+        """Return the pool of this process."""
+        if self._pool is None or not self.is_own:
+            self._process, self._pool = os.getpid(), DaemonPool(*self._settings)
+        return self._pool
+
+    def __del__(self) -> None:
+        if self._pool is not None and self.is_own:
+            self._pool.close()
+
+
 def map_in_threads(num_threads: int, function: Callable[..., R], *values: Iterable[Any]) -> list[R]:
     """Return the results of a function in order, called in several threads or in this one.
 

@@ -1,12 +1,11 @@
 """The starts of files in object stores that are read next, requested in advance."""
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zindex.io.file_chunks import read_start
 from zindex.io.file_list import SourceFile
-from zindex.io.request_threads import DaemonPool, wait_for
+from zindex.io.request_threads import ForkSafePool, wait_for
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -18,26 +17,19 @@ class FileStarts:
     """The starts of files that a process reads next, and threads; they are not pickled."""
 
     def __init__(self) -> None:
-        self._process = 0
         self._made: dict[int, Future[tuple[SourceFile, bytes]]] = {}
-        self._threads: DaemonPool | None = None
+        self._threads = ForkSafePool(_NUM_THREADS, "zindex-starts")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileStarts, ()
 
-    def __del__(self) -> None:
-        if self._threads is not None and self._process == os.getpid():
-            self._threads.close()
-
     def begin(self, files: Mapping[int, SourceFile]) -> None:
         """Request the starts of files, by their numbers, and give up those of others."""
-        if self._threads is None or self._process != os.getpid():  # threads do not survive a fork
-            self._process, self._made = os.getpid(), {}
-            self._threads = DaemonPool(_NUM_THREADS, "zindex-starts")
-        before, self._made = self._made, {}
+        before, self._made = self._made if self._threads.is_own else {}, {}
+        threads = self._threads.get()
         for number, file in files.items():
             made = before.pop(number, None)
-            self._made[number] = made or self._threads.submit(read_start, file)
+            self._made[number] = made or threads.submit(read_start, file)
         for made in before.values():
             made.cancel()
 
@@ -46,6 +38,6 @@ class FileStarts:
 
         Raises the errors of the request.
         """
-        if self._process != os.getpid() or number not in self._made:
+        if not self._threads.is_own or number not in self._made:
             return None
         return wait_for(self._made.pop(number))

@@ -1,11 +1,10 @@
 """What a process keeps of the units that it reads: requests for the next ones, a shared group."""
 
-import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from zindex.io.request_threads import DaemonPool
+from zindex.io.request_threads import DaemonPool, ForkSafePool
 from zindex.sources.sample_offsets import RawSample
 from zindex.sources.sample_requests import SampleRequests
 
@@ -27,16 +26,11 @@ class UnitRequests:
     """Requests for the units that a process reads next, and their threads; they are not pickled."""
 
     def __init__(self) -> None:
-        self._process = 0
         self._made: dict[Unit, SampleRequests] = {}
-        self._threads: DaemonPool | None = None
+        self._threads = ForkSafePool(_NUM_THREADS, "zindex-samples")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return UnitRequests, ()
-
-    def __del__(self) -> None:
-        if self._threads is not None and self._process == os.getpid():
-            self._threads.close()
 
     def read(
         self,
@@ -57,10 +51,10 @@ class UnitRequests:
         begin
             Returns the requests for a unit, which are not made yet, for some threads.
         """
-        if self._threads is None or self._process != os.getpid():  # threads do not survive a fork
-            self._process, self._made = os.getpid(), {}
-            self._threads = DaemonPool(_NUM_THREADS, "zindex-samples")
-        raws = iter(requests := self._made.pop(unit, None) or begin(unit, self._threads))
+        if not self._threads.is_own:
+            self._made = {}
+        threads = self._threads.get()
+        raws = iter(requests := self._made.pop(unit, None) or begin(unit, threads))
         first = next(raws, None)
         if first is None:
             return
@@ -68,7 +62,7 @@ class UnitRequests:
         requests.begin()
         before, self._made = self._made, {}
         for one in islice(upcoming, max(1, min(num_ahead, _MAX_AHEAD))):
-            self._made[one] = before.get(one) or begin(one, self._threads)
+            self._made[one] = before.get(one) or begin(one, threads)
             self._made[one].begin()
         yield from raws
 

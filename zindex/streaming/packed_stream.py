@@ -62,7 +62,6 @@ class PackedStream(PartStream):
             num_made += 1
             yield sample, (None, key, cursor)
         self._cursor = *self._next, dataset.num_skipped - other
-
         if is_new and self._cursor[:2] != (0, 0) and not num_made:
             logger.warning(
                 "%r gave worker %d of rank %d no sequence: its texts have no tokens or, with "
