@@ -17,6 +17,7 @@ from zindex.formats.bin_writer import PairWriter
 from zindex.io import object_calls
 from zindex.io.objects import ObjectPath
 from zindex.store.chunk_cache import CACHE_NBYTES, cache
+from zindex.store.reader import forget_all_files
 
 # Kernels compile on first use and machines are shared, so no example has a deadline.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -41,6 +42,13 @@ def numbers(quick: int, total: int) -> list[Any]:
     """Return the numbers of drawn cases; those from `quick` on are slow."""
     slow = [pytest.param(number, marks=pytest.mark.slow) for number in range(quick, total)]
     return [*range(quick), *slow]
+
+
+@pytest.fixture(autouse=True)
+def _no_open_files() -> Iterator[None]:
+    """Leave no open files and maps of a test to later ones, which may count or check them."""
+    yield
+    forget_all_files()
 
 
 class FakeTokenizer:

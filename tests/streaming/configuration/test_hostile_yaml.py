@@ -6,6 +6,7 @@ Each file of ``hostile_yaml`` says in its first line what its refusal says.
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,18 +26,30 @@ _QUIET = ("open", "builtins.id", "os.listdir", "os.scandir", "object.__getattr__
 
 
 class Watch:
-    """Audit events of the interpreter between two points."""
+    """Audit events of the interpreter between two points, except of threads that ran before."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] | None = None
+        self.others: set[int] = set()
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.events is None:
+        if self.events is None or threading.get_ident() in self.others:
             return
         writes = event == "open" and arguments[2] & ~_READ
         if writes or event not in _QUIET:
             self.events.append((event, *map(repr, arguments)))
+
+    def start(self) -> None:
+        """Record events from now on."""
+        self.others = set(sys._current_frames()) - {threading.get_ident()}
+        self.events = []
+
+    def stop(self) -> list[tuple[Any, ...]]:
+        """Return the events."""
+        events, self.events = self.events, None
+        assert events is not None
+        return events
 
 
 WATCH = Watch()
@@ -70,14 +83,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def refuse(path: Path, message: str, **settings: Any) -> None:
     """Check that a file is refused with a message, and that nothing happened."""
     modules = set(sys.modules)
-    WATCH.events = []
+    WATCH.start()
     try:
         with pytest.raises(ConfigError) as caught:
             instantiate_from_yaml(
                 path, {"a": "system", "command": "os.system", "up": ".."}, **settings
             )
     finally:
-        events, WATCH.events = WATCH.events, None
+        events = WATCH.stop()
     assert message in str(caught.value)
     assert str(caught.value).startswith(str(path.parent))
     assert events == []
@@ -95,13 +108,13 @@ def test_the_watch_sees(folder: Path) -> None:
     """A target that does something is seen, so that silence means something."""
     path = folder / "x.yaml"
     path.write_text("target: os.getcwd\nparams:")
-    WATCH.events = []
+    WATCH.start()
     try:
         os.system("true")
         (folder / "x.txt").write_text("x")
         compile("1", "x", "eval")
     finally:
-        events, WATCH.events = WATCH.events, None
+        events = WATCH.stop()
     assert [event[0] for event in events] == ["os.system", "open", "compile"]
     path.unlink()
     (folder / "x.txt").unlink()
