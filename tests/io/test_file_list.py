@@ -117,6 +117,7 @@ def test_schemes_that_are_refused(path: str, scheme: str, tmp_path: Path) -> Non
         (["a.tar"], "folder", ConfigError, "a path must be one text with include_dirs"),
         (b"a.tar", None, ConfigError, "a path must be text or a list of texts, got b'a.tar'"),
         (None, None, ConfigError, "a path must be text or a list of texts, got None"),
+        ([None], None, ConfigError, r"a path must be text or a list of texts, got \[None\]"),
         ("", "folder*0", ConfigError, "must be read 1 to 10,000 times, got 'folder\\*0'"),
         ("", "folder*99999", ConfigError, "must be read 1 to 10,000 times"),
         ("{1..99999999}.tar", None, ConfigError, "expands to 99,999,999"),

@@ -100,6 +100,13 @@ def test_settings_are_checked(settings: Any, text: str) -> None:
         MergedDataset([Items("a", 3)], **settings)
 
 
+@pytest.mark.parametrize("given", [None, "a", {"a": 1}, MergedDataset([Items("a", 3)])])
+def test_datasets_are_a_list(given: Any) -> None:
+    message = f"must be a list, got {type(given).__name__}; put them in one"
+    with pytest.raises(ConfigError, match=message):
+        MergedDataset(given)
+
+
 def test_there_must_be_datasets() -> None:
     with pytest.raises(ConfigError, match="must have datasets, got none"):
         MergedDataset([])

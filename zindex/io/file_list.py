@@ -153,6 +153,8 @@ def named_paths(path: object, include_dirs: str | None = None) -> list[str]:
                 "a path must be one text with include_dirs (--include-dirs), got a list; leave "
                 "them out"
             )
+        if not all(isinstance(part, str | os.PathLike) for part in path):
+            raise ConfigError(f"a path must be text or a list of texts, got {path!r}")
         parts = [os.fspath(part) for part in path]
     else:
         raise ConfigError(f"a path must be text or a list of texts, got {path!r}")

@@ -408,6 +408,8 @@ def count_breaks(file: SourceFile, edges: Sequence[int]) -> list[int]:
 def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file with their offsets, without blank ones at its end.
 
+    A byte order mark is left out.
+
     Raises
     ------
     DamageError
@@ -415,6 +417,9 @@ def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
     """
     with closing(read_chunks(file)) as chunks:
         for offset, lines in hold_blank_end(cut_lines(chunks)):
+            if offset == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
+                offset = len(_BYTE_ORDER_MARK)
+                lines[0] = lines[0][offset:]
             for line in lines:
                 yield offset, line
                 offset += len(line) + 1

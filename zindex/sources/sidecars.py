@@ -1,11 +1,12 @@
 """Read the metadata of tar archives: a jsonl file beside each, its sidecar."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_list
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_list, suggest
 from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile
@@ -153,6 +154,22 @@ def watch_joins(
     if not num_samples or num_joined:
         return None
     return explain_joins(num_samples, num_ids, last, bool(metadata), sidecar)
+
+
+def explain_names(sidecar: SourceFile, names: Sequence[str]) -> str | None:
+    """Return which requested fields no line of a metadata file has; None if there is none."""
+    missing, known = dict.fromkeys(names), set[str]()
+    with suppress(DamageError):
+        for _, line in read_lines(sidecar):
+            with suppress(SourceError):
+                fields = parse_object(line)
+                known |= fields.keys()
+                for name in fields.keys() & missing.keys():
+                    del missing[name]
+            if not missing:
+                return None
+    hints = (f"{name!r}{suggest(name, known)}" for name in missing)
+    return f"no line of {sidecar.url} has {' or '.join(hints)}" if known else None
 
 
 def explain_joins(

@@ -126,7 +126,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         tail: Tail | TailName = Tail.EXACT,
         samples_per_pick: int = 1,
     ) -> None:
-        self.datasets = list(datasets)
+        self.datasets = mixture_checks.list_datasets(datasets)
         self.cyclic, self.seed = cyclic, check_whole("seed", seed, 0)
         self.customized_yield_fn = customized_yield_fn
         self.yield_segment = check_whole("yield_segment", yield_segment, 1)

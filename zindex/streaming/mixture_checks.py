@@ -1,9 +1,10 @@
 """Checks of mixtures: of their datasets, of settings that need known lengths, and of lengths."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch.utils.data import Dataset
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, check_choice
@@ -14,13 +15,24 @@ from zindex.streaming.protocols import find_fault, is_mixture
 from zindex.streaming.sources import StreamSource, describe, known_length
 
 
+def list_datasets(given: Any) -> list[Any]:
+    """Return the datasets of a mixture as a list; ConfigError if something else is given."""
+    if not isinstance(given, Iterable) or isinstance(given, str | Mapping | Dataset):
+        raise ConfigError(
+            f"the datasets of a MergedDataset must be a list, got {describe(given)}; put them in "
+            "one, each with a name and a percent"
+        )
+    return list(given)
+
+
 def check_datasets(mixture: Any) -> None:
     """Check the datasets of a mixture, without those of nested ones.
 
     Raises
     ------
     ConfigError
-        If there are none, or one lacks a percent or a name, or the percents do not fit.
+        If there are none, or one lacks a percent or a name, or the percents do not fit, or a nested
+        mixture has ``max_epochs``.
     """
     if not mixture.datasets:
         raise ConfigError("a MergedDataset must have datasets, got none; give at least one")
@@ -29,6 +41,11 @@ def check_datasets(mixture: Any) -> None:
         if fault is not None:
             raise ConfigError(
                 f"dataset {number} ({describe(dataset)}) must have {fault[1]}, or leave it out"
+            )
+        if is_mixture(dataset) and getattr(dataset, "max_epochs", None) is not None:
+            raise ConfigError(
+                f"max_epochs must be of a dataset that is no mixture, dataset {number} is one, "
+                "whose datasets have epochs of their own; set it on these"
             )
     percents = [dataset.percent for dataset in mixture.datasets]
     check_percents(percents, exact=mixture.mixing == "exact")

@@ -56,6 +56,11 @@ def is_mixture(dataset: Any) -> bool:
     return hasattr(dataset, "set_dataloader_states")
 
 
+def is_epochs(given: Any) -> bool:
+    """Return whether a value can be the ``max_epochs`` of a dataset; None is no limit."""
+    return given is None or (type(given) is int and given >= 1)
+
+
 def find_fault(dataset: Any) -> tuple[str, str] | None:
     """Return the attribute that a dataset of a mixture lacks and its requirement, or None.
 

@@ -9,14 +9,14 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from zindex.errors import ConfigError, check_list, suggest
-from zindex.streaming.configuration.registry import Target, Targets
-from zindex.streaming.configuration.yaml_tree import (
+from zindex.formats.yaml_tree import (
     Place,
     Tree,
     check_bounds,
     check_characters,
     read_tree,
 )
+from zindex.streaming.configuration.registry import Target, Targets
 
 # Limits of all files together: nesting, included files, bytes of inserted text.
 _MAX_DEPTH, _MAX_INCLUDES, _MAX_TEXT = 100, 1000, 1 << 20
@@ -141,11 +141,12 @@ class Planner:
         if "target" in items:
             return self._plan_target(tree)
         if "params" in items:
-            others = [str(key) for key in items if key != "params"]
-            near = suggest("target", others) or suggest("include", others)
+            near = [key for key in map(str, items) if suggest(key, ("target", "include"))]
+            got = (
+                f"got {near[0]!r}{suggest(near[0], ('target', 'include'))}" if near else "got none"
+            )
             raise tree.keys["params"].error(
-                f"params must be next to a target or an include, there is none{near}; name what "
-                "is made of them"
+                f"params must be next to a target or an include, {got}; name what is made of them"
             )
         return {key: self._plan(item) for key, item in items.items()}
 
