@@ -167,6 +167,8 @@ def unavailable(
         remedy = "name the file of its authority in SSL_CERT_FILE, or check the address"
     elif name in ("PermissionDeniedError", "UnauthenticatedError") or _status(error) in (401, 403):
         remedy = "check the credentials in the environment and what they allow"
+    elif "Range request not supported" in str(error):
+        remedy = "the server must answer requests for ranges; choose another one, or copy the file"
     elif _status(error) == 501:
         remedy = "the store must support conditional writes: PUT with If-None-Match"
     elif "NoSuchBucket" in str(error) or isinstance(error, FileNotFoundError):

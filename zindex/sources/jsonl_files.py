@@ -21,6 +21,7 @@ from zindex.formats.json_lines import (
     parse_lines,
     parse_object,
     parse_text,
+    too_long,
 )
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import (
@@ -286,7 +287,7 @@ class JsonlFiles(PartFiles):
         return self._parse_again(self.urls[number], [line], 0, first, row)
 
     def _scan(self, file: SourceFile) -> FileScan:
-        """Return the offset of each line; blank lines at the end are left out."""
+        """Return the offset of each line, without blank lines at the end and those too long."""
         found, at, ends_line = [np.zeros(1, np.int64)], 0, True
         digest = ContentDigest()
         report = self._report_to(file.url)
@@ -301,10 +302,17 @@ class JsonlFiles(PartFiles):
         offsets = np.concatenate(found)
         while len(offsets) > 1:
             start, stop = offsets[-2:].tolist()
-            if read_at(file, start, stop, report).strip():
+            steps = range(start, stop, _SEARCHED_NBYTES)
+            some = (read_at(file, at, min(at + _SEARCHED_NBYTES, stop), report) for at in steps)
+            if any(map(bytes.strip, some)):
                 break
             offsets = offsets[:-1]
-        return FileScan(offsets.reshape(-1, 1), digest.to_int())
+        long = np.flatnonzero(np.diff(offsets) > MAX_LINE_NBYTES)
+        if len(long):
+            damage = too_long(int(offsets[long[0]]))
+            self.damage.report(file.url, damage, "that line and all after it")
+            offsets = offsets[: long[0] + 1]
+        return FileScan(offsets.reshape(-1, 1), digest.to_int(), not len(long))
 
     def _parse_again(
         self, url: str, lines: list[bytes], index: int, first: int, number: int
