@@ -55,6 +55,7 @@ def test_stars_stand_for_existing_names(folder: Path) -> None:
     assert found("b*") == ["b/10.jsonl.gz", "b/2.jsonl"]
     with pytest.raises(StoreNotFoundError, match=r"no file matches .*/x\*\.jsonl; check the path"):
         found("x*.jsonl")
+    assert found("b/**") == ["b/10.jsonl.gz", "b/2.jsonl"]
     (folder / "[1].jsonl").write_text("{}")
     assert found("[1].jsonl") == ["[1].jsonl"]
 
@@ -111,6 +112,7 @@ def test_schemes_that_are_refused(path: str, scheme: str, tmp_path: Path) -> Non
     [
         ("no.tar", None, StoreNotFoundError, "no file no.tar; check the path"),
         ("https://host/folder", None, ConfigError, "folders cannot be listed there"),
+        ("https://host/*.tar", None, ConfigError, r"got https://host/%2A.tar; folders cannot be"),
         ("s3://me@bucket/a.tar", None, ConfigError, "got one with a user"),
         ("", None, ConfigError, "a path must name a file or folder, got ''"),
         (" , ", None, ConfigError, "a path must name a file or folder"),
