@@ -155,7 +155,7 @@ def merge_states(states: Iterable[State]) -> State:
     if len(origins) > 1:
         raise StateMismatchError(
             f"the states of all ranks must be of one run, got the origins {sorted(origins)}; take "
-            "those that were saved at the same step"
+            "those that were saved at the same step, of ranks with the same datasets"
         )
     if sizes - {len(given)} or len(set(ranks)) < len(ranks):
         raise StateMismatchError(
