@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,11 +123,17 @@ def test_schemes_that_are_refused(path: str, scheme: str, tmp_path: Path) -> Non
         ([None], None, ConfigError, r"a path must be text or a list of texts, got \[None\]"),
         ("", "folder*0", ConfigError, "must be read 1 to 10,000 times, got 'folder\\*0'"),
         ("", "folder*99999", ConfigError, "must be read 1 to 10,000 times"),
+        (
+            "",
+            ["folder"],
+            ConfigError,
+            r"must be one text, folders separated by .* got \['folder'\]",
+        ),
         ("{1..99999999}.tar", None, ConfigError, "expands to 99,999,999"),
     ],
 )
 def test_paths_that_are_refused(
-    path: object, include_dirs: str | None, error: type[Exception], message: str
+    path: object, include_dirs: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         list_files(path, ["tar"], include_dirs=include_dirs)  # type: ignore[arg-type]

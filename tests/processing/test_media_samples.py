@@ -108,6 +108,9 @@ def test_damaged_and_hostile_files(function: Any, sample: Any, message: str) -> 
         (lambda: AudioClips(clip="random"), "needs the length of a clip; set num_frames"),
         (lambda: AudioClips(num_frames=0), "num_frames must be a whole number of at least 1"),
         (lambda: VideoFrames(1, video_fields=["gif"]), "video_fields must be one of mp4, mov"),
+        (lambda: VideoFrames(1, img_size=5), r"img_size must be \(height, width\), got 5"),  # type: ignore[arg-type]
+        (lambda: VideoFrames(1, video_fields="mp4"), "video_fields must be a list, got the text"),
+        (lambda: AudioClips(audio_fields="wav"), "audio_fields must be a list, got the text 'wav'"),
         (lambda: VideoFrames(1, img_size=(1, 2, 3)), r"img_size must be \(height, width\)"),
     ],
 )

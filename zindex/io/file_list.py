@@ -183,6 +183,11 @@ def _match(pattern: str) -> list[str]:
 
 def _folders(include_dirs: str | None) -> Iterator[tuple[str, int]]:
     """Yield the folders of ``include_dirs``, and how often each is read."""
+    if not isinstance(include_dirs, str | None):
+        raise ConfigError(
+            "include_dirs (--include-dirs) must be one text, folders separated by commas, got "
+            f"{include_dirs!r}"
+        )
     for part in split_at_commas(include_dirs or ""):
         found = _REPEATED.fullmatch(part)
         name, count = (found[1], int(found[2])) if found is not None else (part, 1)

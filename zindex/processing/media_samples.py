@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, check_choice
+from zindex.errors import ConfigError, check_choice, check_list
 from zindex.lazy import need
 from zindex.plan.settings import check_whole
 from zindex.processing.image_samples import MAX_PIXELS, PerSample, find_field
@@ -82,6 +82,7 @@ class AudioClips(PerSample):
         if sample_rate is not None:
             check_whole("sample_rate", sample_rate, 1)
         need("soundfile", "decoding audio", _INSTALL)
+        check_list("audio_fields", audio_fields)
         self.audio_fields, self.num_frames, self.clip = tuple(audio_fields), num_frames, clip
         self.sample_rate, self.mono = sample_rate, mono
         self.max_values = check_whole("max_values", max_values, 1)
@@ -159,9 +160,10 @@ class VideoFrames(PerSample):
         super().__init__(on_damage)
         self.num_frames = check_whole("num_frames", num_frames, 1)
         self.step = check_whole("step", step, 1)
+        check_list("video_fields", video_fields)
         for field in video_fields:
             check_choice("video_fields", field, _CONTAINERS)
-        if img_size is not None and len(img_size) != 2:
+        if img_size is not None and (isinstance(img_size, int | str) or len(img_size) != 2):
             raise ConfigError(f"img_size must be (height, width), got {img_size!r}")
         self.sides = [check_whole("img_size", side, 1) for side in img_size or ()]
         self.video_fields = tuple(video_fields)
