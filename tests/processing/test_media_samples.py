@@ -62,6 +62,13 @@ def test_random_clips_are_those_of_the_sample() -> None:
     assert not other.equal(first)
 
 
+def test_a_recording_whose_size_its_writer_did_not_know() -> None:
+    content = write_audio(50)
+    for size in (b"\xff\xff\xff\xff", (len(content) - 7).to_bytes(4, "little")):
+        piped = content[:4] + size + content[8:]
+        assert AudioClips()(sample_of(wav=piped))["num_frames"] == 50
+
+
 def test_frames() -> None:
     content = write_video(9)
     made = VideoFrames(3, step=2)(sample_of(mp4=content))
@@ -79,6 +86,12 @@ def test_frames() -> None:
         (AudioClips(max_values=99), {"wav": write_audio(50)}, "50 frames of 2 channels, more than"),
         (AudioClips(sample_rate=16000), {"wav": write_audio(5)}, "8000 frames per second, not 160"),
         (AudioClips(), {"wav": b"RIFF"}, "must have a readable audio file"),
+        (
+            AudioClips(),
+            {"wav": write_audio(50)[:-20]},
+            "audio file: it ends after 224 of 244 bytes",
+        ),
+        (AudioClips(num_frames=9), {"wav": write_audio(0)}, "audio file: it has no frames"),
         (AudioClips(), {"wav": "a.wav"}, "it must be bytes, got str"),
         (AudioClips(), {"txt": "a"}, "audio must be under one of"),
         (
