@@ -18,6 +18,8 @@ from zindex.sources.jsonl_files import read_lines
 Metadata = dict[str, tuple[Any, ...]]
 # Suffixes of metadata files, in the order in which they are looked for.
 _SIDECARS = (".meta.jsonl", ".jsonl")
+# Names of fields that are compared with a misspelled one.
+_MAX_KNOWN = 1000
 _WHAT = "metadata of samples, a JSON object with a key on each line"
 
 
@@ -163,7 +165,8 @@ def explain_names(sidecar: SourceFile, names: Sequence[str]) -> str | None:
         for _, line in read_lines(sidecar):
             with suppress(SourceError):
                 fields = parse_object(line)
-                known |= fields.keys()
+                if len(known) < _MAX_KNOWN:
+                    known |= fields.keys()
                 for name in fields.keys() & missing.keys():
                     del missing[name]
             if not missing:

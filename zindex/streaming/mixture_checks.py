@@ -32,7 +32,7 @@ def check_datasets(mixture: Any) -> None:
     ------
     ConfigError
         If there are none, or one lacks a percent or a name, or the percents do not fit, or a nested
-        mixture has ``max_epochs``.
+        mixture has ``max_epochs``, or ``stop_on_first`` has no effect.
     """
     if not mixture.datasets:
         raise ConfigError("a MergedDataset must have datasets, got none; give at least one")
@@ -49,6 +49,19 @@ def check_datasets(mixture: Any) -> None:
             )
     percents = [dataset.percent for dataset in mixture.datasets]
     check_percents(percents, exact=mixture.mixing == "exact")
+    if mixture.stop_on_first and not _may_end(mixture):
+        raise ConfigError(
+            "stop_on_first needs a dataset that ends, with cyclic=True all are endless; set "
+            "cyclic=False, or max_epochs of one"
+        )
+
+
+def _may_end(mixture: Any) -> bool:
+    """Return whether a dataset of a mixture may be exhausted."""
+    return not mixture.cyclic or any(
+        _may_end(dataset) if is_mixture(dataset) else getattr(dataset, "max_epochs", None)
+        for dataset in mixture.datasets
+    )
 
 
 def check_names(sources: Sequence[StreamSource]) -> None:
