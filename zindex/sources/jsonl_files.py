@@ -117,9 +117,10 @@ class JsonlFiles(PartFiles):
     -----
     Samples are the lines' objects with ``null`` at their top level read as ``""``, and with
     ``__url__``, the file, and ``__key__``, the number of the line in the file from 0; fields of
-    these names in the file itself are replaced. With ``orjson``, integers of more than 64 bits become
-    floats, and of a name that an object repeats the last value is taken. To number the lines of a file's later parts, each
-    process counts the lines before them once. For files of many GB that is slow: split the files,
+    these names in the file itself are replaced. With ``orjson``, integers of more than 64 bits
+    become floats, and of a name that an object repeats the last value is taken. To number the lines
+    of a file's later parts, each process counts the lines before them once. For files of many GB
+    that is slow: split the files,
     or import them.
     """
 
