@@ -155,6 +155,7 @@ def test_an_order_resumes_at_any_pick(percents: list[int], lane: int, start: int
 
 def test_a_single_source_needs_no_computation(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = ([0, 2.5, 0], [1])
+    checkpoint = pick(ExactMixing([1, 1e-9]), 5000)[1]
     expected = {}
     for percents, lane in itertools.product(pieces, range(6)):
         picks = LanePicks(lane, 6, [0] * len(percents))
@@ -170,7 +171,6 @@ def test_a_single_source_needs_no_computation(monkeypatch: pytest.MonkeyPatch) -
         found = [*picks.advance(64)], picks.checkpoint()
         assert found == expected[len(percents), lane]
     assert pick(ExactMixing([1]), 9000, start=500) == ([0] * 8500, None)
-    checkpoint = pick(ExactMixing([1, 1e-9]), 5000)[1]
     assert pick(ExactMixing([3]), 6000, start=5000, checkpoint=checkpoint) == (
         [0] * 1000,
         checkpoint,
