@@ -288,9 +288,9 @@ class TarFiles(PartFiles):
                 check_rest(buffer)
             except DamageError as damage:
                 self.damage.report(file.url, damage, "the sample there and all after it")
-                # Whether the last sample is whole is not known.
-                buffer.end = rows.pop()[0] if rows else 0
                 is_whole = False
+                if buffer.end is None:  # whether the last sample is whole is not known
+                    buffer.end = rows.pop()[0] if rows else 0
         if num_again:
             logger.warning(
                 "%s: %d of %d samples have the key of an earlier one; if they are parts of it, "
