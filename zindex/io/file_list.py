@@ -174,7 +174,7 @@ def _match(pattern: str) -> list[str]:
     if not is_path or not glob.has_magic(pattern) or os.path.lexists(pattern):
         return [pattern]
     found = sorted(glob.glob(pattern, recursive=True))
-    if pattern.endswith("**"):  # whatever is in a folder is found on its own
+    if pattern.endswith("**"):  # the files of a folder match, too
         found = [name for name in found if not os.path.isdir(name)]
     if not found:
         raise StoreNotFoundError(f"no file matches {pattern}; check the path")

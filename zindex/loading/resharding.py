@@ -74,6 +74,8 @@ def warn_of_shares(lengths: Mapping[str, int], rank: int, num_ranks: int) -> Non
     if num_ranks == 1 or not lengths or not is_distributed():
         return
     store: Any = torch.distributed.distributed_c10d._get_default_store()
+    if store is None:  # of MPI
+        return
     names = json.dumps([*lengths])
     _num_compared[names] += 1
     key = f"zindex lengths {names} {_num_compared[names]}"

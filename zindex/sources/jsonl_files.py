@@ -120,8 +120,7 @@ class JsonlFiles(PartFiles):
     these names in the file itself are replaced. With ``orjson``, integers of more than 64 bits
     become floats, and of a name that an object repeats the last value is taken. To number the lines
     of a file's later parts, each process counts the lines before them once. For files of many GB
-    that is slow: split the files,
-    or import them.
+    that is slow: split the files, or import them.
     """
 
     kind = "jsonl"
