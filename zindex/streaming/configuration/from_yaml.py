@@ -204,7 +204,7 @@ _LIKE = 0.82
 
 
 def _check_known(value: Any, name: str, place: Place) -> None:
-    """Check the name of an attribute of an object of zindex, all of which take arguments."""
+    """Check the name of an attribute of an object of zindex."""
     kind = type(value)
     known = _OF_MIXTURES if is_mixture(value) else _ATTRIBUTES
     if name in known:

@@ -141,10 +141,8 @@ class Planner:
         if "target" in items:
             return self._plan_target(tree)
         if "params" in items:
-            near = [key for key in map(str, items) if suggest(key, ("target", "include"))]
-            got = (
-                f"got {near[0]!r}{suggest(near[0], ('target', 'include'))}" if near else "got none"
-            )
+            hints = [(key, suggest(key, ("target", "include"))) for key in map(str, items)]
+            got = next((f"got {key!r}{hint}" for key, hint in hints if hint), "got none")
             raise tree.keys["params"].error(
                 f"params must be next to a target or an include, {got}; name what is made of them"
             )
