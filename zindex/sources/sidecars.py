@@ -175,6 +175,17 @@ def explain_names(sidecar: SourceFile, names: Sequence[str]) -> str | None:
     return f"no line of {sidecar.url} has {' or '.join(hints)}" if known else None
 
 
+def explain_values(metadata: Metadata, names: Sequence[str]) -> str | None:
+    """Return which requested fields have no value in a metadata file; None if all have."""
+    columns = zip(*metadata.values(), strict=True)
+    empty = [
+        name
+        for name, column in zip(names, columns, strict=False)
+        if not any(value is not None for value in column)
+    ]
+    return f"its metadata have no value of {empty}" if empty else None
+
+
 def explain_joins(
     num_samples: int, num_ids: int, last: str, has_metadata: bool, sidecar: str
 ) -> str:

@@ -39,6 +39,7 @@ from zindex.sources.sidecars import (
     check_meta_names,
     explain_joins,
     explain_names,
+    explain_values,
     find_sidecar,
     parse_metadata,
     parse_sidecar,
@@ -436,21 +437,10 @@ class TarFiles(PartFiles):
         if cached is None or cached[0] != number:
             file = self._files[number]
             found = read_sidecar(file, list(self._fields), self.damage)
-            if cached is None and found:
-                self._check_values(file, found)
+            if cached is None and (reason := explain_values(found, list(self._fields))):
+                self._warn(file.url, reason)
             cached = self._metadata = number, found
         return cached[1]
-
-    def _check_values(self, file: SourceFile, metadata: Metadata) -> None:
-        """Warn of requested fields without a value in the first metadata file that is read."""
-        columns = zip(*metadata.values(), strict=True)
-        empty = [
-            name
-            for name, column in zip(self._fields, columns, strict=True)
-            if not any(value is not None for value in column)
-        ]
-        if empty:
-            self._warn(file.url, f"its metadata have no value of {empty}")
 
     def _identify(self, file: SourceFile) -> str:
         """Return what else determines the table of a file: its metadata."""
