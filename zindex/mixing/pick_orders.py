@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from zindex.mixing.percent_schedules import Percent
 from zindex.mixing.percents import ConstantPercents, Pieces
 
 _NUM_FACTS = 3  # of a checkpoint in the first piece
+# Of a block of the only source.
+_SOLE_PICKS = 1024
 
 #: Picks of some steps, and a checkpoint before the first of them, unless it is unchanged.
 Picks = tuple[list[int], Checkpoint | None]
@@ -93,6 +95,8 @@ class ExactMixing:
         StateMismatchError
             If the checkpoint is damaged, or of a piece that is not known.
         """
+        if self._pieces.num_sources == 1:  # whatever its percent is, and what is owed
+            yield from repeat(([0] * _SOLE_PICKS, None))
         for own, report, _ in self._read(lane, num_lanes, start, checkpoint):
             yield own.tolist(), report
 
