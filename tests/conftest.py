@@ -51,6 +51,12 @@ def _no_open_files() -> Iterator[None]:
     forget_all_files()
 
 
+def reset_cache() -> None:
+    """Clear the cache of chunks, and end its threads."""
+    cache.pool.close()
+    cache.reset()
+
+
 class FakeTokenizer:
     """Only what datasets ask of a tokenizer."""
 
@@ -132,8 +138,8 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPath]:
 
     monkeypatch.setattr(object_calls, "_make_client", make_client)
     object_calls.forget_clients()
-    cache.reset()
+    reset_cache()
     yield ObjectPath("s3", "memory", "store")
     object_calls.forget_clients()
     cache.set_limit(CACHE_NBYTES)
-    cache.reset()
+    reset_cache()
