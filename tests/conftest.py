@@ -1,6 +1,7 @@
 """Tiny corpora and a tokenizer, for every test."""
 
 import gc
+import logging
 import os
 import tempfile
 from collections import OrderedDict
@@ -45,10 +46,22 @@ def numbers(quick: int, total: int) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _no_open_files() -> Iterator[None]:
-    """Leave no open files and maps of a test to later ones, which may count or check them."""
+def _leave_nothing() -> Iterator[None]:
+    """Leave to later tests no open files and maps, no log handlers, and the same environment."""
+    logger, root = logging.getLogger("zindex"), logging.getLogger()
+    level, handlers, of_root = logger.level, [*logger.handlers], [*root.handlers]
+    environment = dict(os.environ)
     yield
     forget_all_files()
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
+    for handler in {*root.handlers} - {*of_root}:
+        if not type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
+    environment["PYTEST_CURRENT_TEST"] = os.environ["PYTEST_CURRENT_TEST"]
+    if environment != os.environ:
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 def reset_cache() -> None:
