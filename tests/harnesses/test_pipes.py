@@ -13,8 +13,8 @@ from zindex.config import load_config
 from zindex.datasets.mock_conversations import _read_lengths
 from zindex.errors import ZindexError
 from zindex.formats.keyed.h5_file import read_h5_shards
-from zindex.formats.yaml_tree import read_tree
 from zindex.megatron.prepare import parse_arguments
+from zindex.streaming.configuration.yaml_tree import read_tree
 from zindex.text.chat_template import open_template
 from zindex.text.tokenizer_settings import TokenizerSettings, read_tokenizer_settings
 from zindex.text.tokenizers.megatron_metadata import read_metadata

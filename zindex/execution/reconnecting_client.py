@@ -74,8 +74,24 @@ def _client_class() -> Any:
         _attempt_seconds = math.inf
 
         def __init__(self, *args: Any, **settings: Any) -> None:
-            super().__init__(*args, **settings)
+            try:
+                super().__init__(*args, **settings)
+            except BaseException:
+                self._end_loop()
+                raise
             self.futures: dict[Any, Any] = _Futures()
+
+        def close(self, *args: Any, **settings: Any) -> Any:
+            closing = super().close(*args, **settings)
+            if not (self.asynchronous or self._is_finalizing()):
+                self._end_loop()
+            return closing
+
+        def _end_loop(self) -> None:
+            """End the thread that Dask leaves where it found no scheduler."""
+            runner = getattr(self, "_loop_runner", None)
+            if runner is not None:
+                runner.stop()
 
         async def _reconnect(self) -> None:
             self._attempt_seconds = _ATTEMPT_SECONDS

@@ -11,8 +11,9 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
+from zindex.mixing.mixture_tree import is_epochs
 from zindex.sources.part_files import PartFiles
-from zindex.streaming.protocols import UrlDataset, is_epochs
+from zindex.streaming.protocols import UrlDataset
 from zindex.streaming.worker_slots import StreamOrigin
 
 #: Prefix of the identity of sources whose sequences, not parts, are shared.

@@ -7,8 +7,8 @@ import pytest
 
 import zindex.streaming
 from zindex.errors import ConfigError
-from zindex.formats.yaml_tree import Place
 from zindex.streaming.configuration.registry import OFFERED, Targets, register
+from zindex.streaming.configuration.yaml_tree import Place
 
 PLACE = Place(Path("a.yaml"), 3, 7)
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from zindex.errors import ConfigError, ZindexError, check_list, suggest
-from zindex.formats.yaml_tree import Place
+from zindex.streaming.configuration.yaml_tree import Place
 
 MadeT = TypeVar("MadeT", bound=Callable[..., Any])
 

@@ -9,14 +9,14 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from zindex.errors import ConfigError, check_list, suggest
-from zindex.formats.yaml_tree import (
+from zindex.streaming.configuration.registry import Target, Targets
+from zindex.streaming.configuration.yaml_tree import (
     Place,
     Tree,
     check_bounds,
     check_characters,
     read_tree,
 )
-from zindex.streaming.configuration.registry import Target, Targets
 
 # Limits of all files together: nesting, included files, bytes of inserted text.
 _MAX_DEPTH, _MAX_INCLUDES, _MAX_TEXT = 100, 1000, 1 << 20
