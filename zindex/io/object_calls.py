@@ -19,6 +19,7 @@ from zindex.io.backoff import Backoff
 from zindex.io.objects import ObjectPath, mask
 from zindex.io.request_threads import call, pause
 from zindex.lazy import need
+from zindex.wording import count_noun
 
 R = TypeVar("R")
 
@@ -174,7 +175,7 @@ def unavailable(
     else:
         remedy = "check the network and the endpoint, and run again to go on from there"
     return StoreUnavailableError(
-        f"{path} must be {action}, {num_tries} {'try' if num_tries == 1 else 'tries'} in "
+        f"{path} must be {action}, {count_noun(num_tries, 'try', 'tries')} in "
         f"{seconds:.1f} s gave {_reason(error)}; {remedy}"
     )
 

@@ -10,12 +10,14 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from zindex.errors import check_choice
 from zindex.loading.data_parallel import find_place
-from zindex.loading.percent_board import PercentBoard
 from zindex.loading.resharding import refuse_resharding
 from zindex.loading.sampler import check_ranks
 from zindex.loading.stateful_loaders import join_workers
 from zindex.loading.worker_lifetime import exit_with_parent
-from zindex.plan.percent_schedules import is_read
+from zindex.mixing.mixture_tree import describe_mixtures, list_leaves, name_children
+from zindex.mixing.percent_board import PercentBoard
+from zindex.mixing.percent_schedules import is_read
+from zindex.mixing.percents import change_percents, check_even_changes
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.processing.collate import collate_dicts
@@ -29,9 +31,7 @@ from zindex.streaming.mixed_streams import (
     make_mixing,
 )
 from zindex.streaming.mixture_changes import MixtureFacts
-from zindex.streaming.mixture_tree import describe_mixtures, list_leaves, name_children
 from zindex.streaming.open_source import GrownStream, open_source
-from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
@@ -77,7 +77,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     mixing
         ``"exact"`` keeps the number of samples of each dataset, also of nested ones, within one of
         its share at all times, over all worker slots and nearly always in each of them
-        (`zindex.streaming.mixing.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
+        (`zindex.mixing.pick_orders.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples per call of the yield function, which are reread on resuming. A resumed run keeps
         this number until its ranks or workers change.

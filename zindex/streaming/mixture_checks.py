@@ -7,10 +7,10 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, check_choice
-from zindex.plan.percent_schedules import ends_unread, is_read, mean_percents
+from zindex.mixing.mixture_tree import find_fault, is_mixture
+from zindex.mixing.percent_schedules import ends_unread, is_read, mean_percents
+from zindex.mixing.percents import check_percents
 from zindex.plan.tail import Tail
-from zindex.streaming.percents import check_percents
-from zindex.streaming.protocols import find_fault, is_mixture
 from zindex.streaming.sources import StreamSource, describe, known_length
 
 

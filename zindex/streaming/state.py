@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError, StoreError
-from zindex.loading.percent_board import Change
 from zindex.loading.stateful_loaders import join_workers
+from zindex.mixing.percent_board import Change
 from zindex.samples.collectives import gather_objects, is_distributed
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
@@ -258,7 +258,7 @@ class LoadedState:
     turns: Mapping[int, int]
     #: Rank of the state, and the number of ranks; None if merged.
     own: tuple[int, int] | None
-    #: Percents that were set while training; see `zindex.loading.percent_board.Change`.
+    #: Percents that were set while training; see `zindex.mixing.percent_board.Change`.
     changes: Sequence[Change] = ()
 
     @property

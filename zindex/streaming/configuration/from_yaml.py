@@ -11,10 +11,10 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from zindex.errors import suggest
+from zindex.mixing.mixture_tree import find_fault, is_mixture
 from zindex.streaming.configuration.registry import Target, Targets
 from zindex.streaming.configuration.yaml_plan import Call, Entry, Given, Plan, Planner
 from zindex.streaming.configuration.yaml_tree import Place
-from zindex.streaming.protocols import find_fault, is_mixture
 
 logger = logging.getLogger(__name__)
 

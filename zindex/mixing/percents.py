@@ -12,11 +12,18 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from zindex.errors import ConfigError
-from zindex.loading.lane_picks import Percent, to_fraction
-from zindex.loading.percent_board import Change, PercentBoard, gather_requests
-from zindex.plan.percent_schedules import Schedule, is_percent, is_read, parse_percent, percent_at
+from zindex.mixing.mixture_tree import name_children
+from zindex.mixing.percent_board import Change, PercentBoard, gather_requests
+from zindex.mixing.percent_schedules import (
+    Percent,
+    Schedule,
+    is_percent,
+    is_read,
+    parse_percent,
+    percent_at,
+    to_fraction,
+)
 from zindex.plan.tail import Tail
-from zindex.streaming.mixture_tree import name_children
 
 
 @dataclass(frozen=True)
