@@ -77,21 +77,17 @@ def _client_class() -> Any:
             try:
                 super().__init__(*args, **settings)
             except BaseException:
-                self._end_loop()
+                if hasattr(self, "_loop_runner"):
+                    self.close()
                 raise
             self.futures: dict[Any, Any] = _Futures()
 
         def close(self, *args: Any, **settings: Any) -> Any:
             closing = super().close(*args, **settings)
+            # Dask leaves the thread of a client that found no scheduler and closed itself.
             if not (self.asynchronous or self._is_finalizing()):
-                self._end_loop()
+                self._loop_runner.stop()
             return closing
-
-        def _end_loop(self) -> None:
-            """End the thread that Dask leaves where it found no scheduler."""
-            runner = getattr(self, "_loop_runner", None)
-            if runner is not None:
-                runner.stop()
 
         async def _reconnect(self) -> None:
             self._attempt_seconds = _ATTEMPT_SECONDS
