@@ -15,7 +15,7 @@ from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
 from zindex.samples.collectives import is_distributed
 from zindex.streaming.merged_dataset import MergedDataset
-from zindex.streaming.mixture_checks import count_samples
+from zindex.streaming.mixture_checks import compare_ranks, count_samples
 from zindex.streaming.protocols import Sample
 from zindex.streaming.state import State, gather_states, merge_states, to_state
 
@@ -59,7 +59,7 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of this iteration, or those of the next one."""
-        self.dataset.compare_ranks()
+        compare_ranks(self.dataset)
         if self._loader.num_workers and not self._loader.multiprocessing_context:
             sources = self.dataset.sources()
             if not may_fork() and any(getattr(s.dataset, "takes_requests", False) for s in sources):

@@ -10,7 +10,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from zindex.errors import check_choice
 from zindex.loading.data_parallel import find_place
-from zindex.loading.resharding import refuse_resharding, warn_of_shares
+from zindex.loading.resharding import refuse_resharding
 from zindex.loading.sampler import check_ranks
 from zindex.loading.stateful_loaders import join_workers
 from zindex.loading.worker_lifetime import exit_with_parent
@@ -128,9 +128,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     ) -> None:
         self.datasets = mixture_checks.list_datasets(datasets)
         self.cyclic, self.seed = cyclic, check_whole("seed", seed, 0)
-        self.customized_yield_fn = customized_yield_fn
+        self.customized_yield_fn, self.stop_on_first = customized_yield_fn, stop_on_first
         self.yield_segment = check_whole("yield_segment", yield_segment, 1)
-        self.stop_on_first = stop_on_first
         check_choice("cyclic", cyclic, (True, False))
         check_choice("stop_on_first", stop_on_first, (True, False))
         self._item_order = mixture_checks.choose_order(
@@ -148,7 +147,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._board = PercentBoard()
         self._place: tuple[int, int] | None = None
         self._state: State | None = None
-        self._from_url_level = self._is_compared = False
+        self._from_url_level = self.is_compared = False
         # The stream that this process iterates over, and its start.
         self._running: tuple[Stream, StreamStart] | None = None
         self.samples_per_pick = check_whole("samples_per_pick", samples_per_pick, 1)
@@ -198,13 +197,6 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def place(self) -> tuple[int, int]:
         """Data-parallel rank of this process, and the number of ranks."""
         return self._place or find_place()
-
-    def compare_ranks(self) -> None:
-        """Warn, once, of map-style datasets that have other lengths on other ranks."""
-        if not self._is_compared:
-            self._is_compared = True
-            sources = [one for one in self.sources(read=True) if one.kind == "items"]
-            warn_of_shares({one.name: one.num_items for one in sources}, *self.place)
 
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False
@@ -429,10 +421,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         rank, num_ranks = self.place
         refuse_resharding(num_ranks)
         board = self._board if board is None else board
+        mixture_checks.compare_ranks(self)
         if worker is not None:
             exit_with_parent()
-        else:
-            self.compare_ranks()
         slot, facts = WorkerSlot(rank, num_ranks, number, num_workers, worker=number), self._facts()
         if state is None:
             before = self._state if iteration else None

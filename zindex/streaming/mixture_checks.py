@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, check_choice
+from zindex.loading.resharding import warn_of_shares
 from zindex.mixing.mixture_tree import find_fault, is_mixture
 from zindex.mixing.percent_schedules import ends_unread, is_read, mean_percents
 from zindex.mixing.percents import check_percents
@@ -73,6 +74,15 @@ def check_names(sources: Sequence[StreamSource]) -> None:
             f"the names of all datasets must differ, {twice[0]!r} came {names.count(twice[0])} "
             "times; states are kept by name: rename all but one"
         )
+
+
+def compare_ranks(mixture: Any) -> None:
+    """Warn, once, of map-style datasets that have other lengths on other ranks."""
+    if mixture.is_compared or get_worker_info() is not None:
+        return
+    mixture.is_compared = True
+    sources = [source for source in mixture.sources(read=True) if source.kind == "items"]
+    warn_of_shares({source.name: source.num_items for source in sources}, *mixture.place)
 
 
 def is_countable(mixture: Any) -> bool:
