@@ -8,8 +8,9 @@ from typing import Any, Literal
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from zindex.errors import check_choice
+from zindex.errors import ConfigError, check_choice
 from zindex.loading.data_parallel import find_place
+from zindex.loading.iteration_counter import IterationCounter
 from zindex.loading.percent_board import PercentBoard
 from zindex.loading.resharding import refuse_resharding
 from zindex.loading.sampler import check_ranks
@@ -40,7 +41,6 @@ from zindex.streaming.worker_slots import StreamStart, WorkerSlot
 
 # Samples of several kinds fail in torch's function before it comes to their states.
 default_collate_fn_map[dict] = collate_dicts
-_MAX_WORKERS = 1022
 _MIXINGS = ("exact", "cogdata_mix")
 
 
@@ -141,12 +141,10 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         )
         check_choice("mixing", mixing, _MIXINGS)
         self.mixing = mixing
-        # Shared with loader workers: the number of the next iteration, and how many iterations the
-        # main process and each worker have begun since that was set.
-        self._iterations = torch.zeros(2 + _MAX_WORKERS, dtype=torch.int64)
-        self._iterations.share_memory_()  # type: ignore[no-untyped-call]
+        self._iterations = IterationCounter()
         self._board = PercentBoard()
         self._place: tuple[int, int] | None = None
+        # What was loaded last; later iterations know its origins.
         self._state: State | None = None
         self._from_url_level = False
         # The stream that this process iterates over, and its start.
@@ -223,11 +221,11 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """
         given = join_workers(dataloader_states or {})
         loaded, changes = self._check_state(given, reload_from_url_level)
-        self._state = given or None
+        self._state, self._running = given or None, None
         self._from_url_level = reload_from_url_level
         if self.place[0] == 0:
             mixture_changes.report(changes)
-        self._start_at(stream_starts.first_iteration(self._state))
+        self._start_at(stream_starts.first_iteration(self._state), resumes=bool(given))
         if loaded is not None:
             self._board.start(loaded.origin.iteration, loaded.sample, loaded.changes)
 
@@ -274,7 +272,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         loader's whole state, or `merge_states` of those of all ranks.
         """
         if self._running is None:
-            return dict(self._state or {})
+            return dict(self._state or {}) if self._iterations.resumes else {}
         stream, start = self._running
         return stream_starts.add_percents(slot_state(start, stream.entries()), start)
 
@@ -294,9 +292,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         _, num_ranks = self.place
         stream_starts.check_one_worker(loaded, changes, num_ranks, worker.num_workers)
         self._state, self._from_url_level = state or None, False
-        # Other workers load theirs at their own times.
-        self._iterations[0] = stream_starts.first_iteration(self._state)
-        self._iterations[2 + worker.id] = 0
+        self._iterations.start_worker(stream_starts.first_iteration(self._state))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration, which determines its order.
@@ -309,15 +305,12 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         epoch
             Number of the iteration, >= 0. With ``cyclic=False``, an iteration is an epoch.
         """
-        current = stream_starts.first_iteration(self._state)
-        if check_whole("epoch", epoch, 0) != current or self._iterations[1:].any():
-            self._state = None
-        if self._state is None:
-            self._start_at(epoch)
+        is_next = check_whole("epoch", epoch, 0) == self.next_iteration
+        if not (is_next and self._iterations.resumes) or self._iterations.has_begun:
+            self._start_at(epoch, resumes=False)
 
-    def _start_at(self, iteration: int) -> None:
-        self._iterations.zero_()
-        self._iterations[0] = iteration
+    def _start_at(self, iteration: int, *, resumes: bool) -> None:
+        self._iterations.start(iteration, resumes=resumes)
         self._board.start(iteration, 0)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -355,18 +348,17 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         )
 
     def __iter__(self) -> Iterator[Sample]:
-        worker = torch.utils.data.get_worker_info()
-        slot = 1 if worker is None else 2 + worker.id
-        first, begun = int(self._iterations[0]), int(self._iterations[slot])
-        self._iterations[slot] += 1
-        if not begun:
-            return self._iterate(self._state, self._from_url_level, iteration=first)
-        return self._iterate(None, from_url_level=False, iteration=first + begun)
+        try:
+            iteration, resumes = self._iterations.begin()
+        except ConfigError as error:
+            return _fail(error)
+        state = self._state if resumes else None
+        return self._iterate(state, self._from_url_level, iteration=iteration)
 
     @property
     def next_iteration(self) -> int:
         """Number of the next iteration."""
-        return int(self._iterations[0] + self._iterations[1:].max())
+        return self._iterations.next_number
 
     def __len__(self) -> int:
         """Return the number of samples in the next iteration of a rank that has most.
@@ -426,9 +418,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             exit_with_parent()
         slot, facts = WorkerSlot(rank, num_ranks, number, num_workers, worker=number), self._facts()
         if state is None:
-            before = self._state if iteration else None
             origin = stream_starts.begin_iteration(
-                facts, iteration, before, slot, self._from_url_level
+                facts, iteration, self._state, slot, self._from_url_level
             )
             start, begin = StreamStart(slot, origin, {}), State()
         else:
@@ -478,3 +469,9 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             stop_on_first=self.stop_on_first,
             samples_per_pick=mixtures[path][2],
         )
+
+
+def _fail(error: Exception) -> Iterator[Sample]:
+    """Raise an error as the first sample is read: earlier ones of persistent workers are lost."""
+    yield from ()
+    raise error

@@ -1,5 +1,6 @@
 """Where a worker slot starts to read: from a state of a mixture, or with an iteration over it."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from torch.utils.data import get_worker_info
@@ -67,7 +68,7 @@ def begin_iteration(
     iteration
         Its number.
     before
-        State from which an earlier iteration was resumed.
+        State that was loaded for an earlier iteration.
     slot, from_url_level
         As for `resume_mixture` then.
     """
@@ -79,8 +80,10 @@ def begin_iteration(
 
     ids = [find_id(n) for n in range(max(0, iteration - _MAX_ANCESTORS), iteration)]
     if before and not resuming.is_of_cogdata(before):
-        resumed, _ = resume_mixture(facts, before, slot, from_url_level=from_url_level)
-        ids += [*resumed.origin.ancestors, resumed.origin.id]
+        known = load_state(before).origin
+        with suppress(StateMismatchError):  # then no iteration has resumed from it
+            known = resume_mixture(facts, before, slot, from_url_level=from_url_level)[0].origin
+        ids += [*known.ancestors, known.id]
     return replace(origin, id=find_id(iteration), ancestors=tuple(ids))
 
 
