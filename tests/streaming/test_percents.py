@@ -13,10 +13,10 @@ import torch.distributed as dist
 from tests.streaming.simulated_ranks import Run
 from tests.streaming.tiny_sources import Items, ids_of, pairs
 from zindex.errors import ConfigError, StateMismatchError
+from zindex.loading.percent_pieces import LanePieces
 from zindex.plan.percent_schedules import Schedule
 from zindex.streaming import MergedDataset
 from zindex.streaming.mixing import ExactMixing
-from zindex.streaming.percents import LanePieces
 from zindex.streaming.state import list_changes
 from zindex.streaming.worker_slots import WorkerSlot
 

@@ -12,11 +12,11 @@ from torch.utils.data import get_worker_info
 
 from zindex.errors import SourceError
 from zindex.loading.lane_picks import Checkpoint
+from zindex.loading.percent_pieces import LanePieces, Pieces, SpreadPieces
 from zindex.plan.percent_schedules import parse_percent
 from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
 from zindex.streaming.mixture_tree import Mixtures, list_leaves
 from zindex.streaming.open_source import GrownStream
-from zindex.streaming.percents import LanePieces, Pieces, SpreadPieces
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import EMPTY_BLOCK, PartStream, SourceStream
 from zindex.streaming.worker_slots import (

@@ -19,7 +19,7 @@ from zindex.loading.lane_picks import (
     Percent,
     to_units,
 )
-from zindex.streaming.percents import ConstantPercents, Pieces
+from zindex.loading.percent_pieces import ConstantPercents, Pieces
 from zindex.streaming.worker_slots import WorkerSlot
 
 _NUM_FACTS = 3  # of a checkpoint in the first piece
