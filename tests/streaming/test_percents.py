@@ -1,6 +1,8 @@
 """Percents that change while a stream is read."""
 
+import json
 import multiprocessing
+import random
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
+import zindex
 from tests.streaming.simulated_ranks import Run
 from tests.streaming.tiny_sources import Items, ids_of, pairs
 from zindex.errors import ConfigError, StateMismatchError
@@ -207,6 +210,27 @@ def test_old_changes_are_forgotten() -> None:
         next(islice(samples, 999, 1000))
     assert 8 <= len(changes) <= 10
     assert changes[-1][2] == {"a": 60}
+
+
+@pytest.mark.parametrize("function", [None, pairs])
+def test_a_state_needs_few_of_many_changes(function: Any) -> None:
+    def open_loader() -> Any:
+        sources = [Items(f"source-{number}", 50) for number in range(40)]
+        mixture = MergedDataset(sources, customized_yield_fn=function, yield_segment=10)
+        return zindex.stream_loader(mixture, 6)
+
+    loader, rng = open_loader(), random.Random(1)
+    states, batches = [], []
+    for batch in islice(loader, 300):
+        batches.append(batch)
+        loader.set_percents({f"source-{number}": rng.random() for number in range(40)})
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    assert max(len(state["percents"]) for state in states) <= 12
+    for number in range(0, 290, 41):
+        resumed = open_loader()
+        resumed.load_state_dict(states[number])
+        [again] = islice(resumed, 1)
+        assert [*map(ids_of, again)] == [*map(ids_of, batches[number + 1])]
 
 
 # Processes

@@ -98,7 +98,7 @@ class StreamLoader:
 
         Call it on every rank with the same arguments at the same step. The state has the change.
         """
-        self._changes = self.dataset.set_percents(percents, at, group)
+        self._changes = self.dataset.set_percents(percents, at, group, self._state)
         if self._state:
             self._state.update(self._changes)
 

@@ -36,7 +36,14 @@ from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
-from zindex.streaming.state import BEGUN_PERCENTS, LoadedState, State, load_state, slot_state
+from zindex.streaming.state import (
+    BEGUN_PERCENTS,
+    LoadedState,
+    State,
+    find_delivered,
+    load_state,
+    slot_state,
+)
 from zindex.streaming.worker_slots import StreamStart, WorkerSlot
 
 # Samples of several kinds fail in torch's function before it comes to their states.
@@ -230,7 +237,11 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             self._board.start(loaded.origin.iteration, loaded.sample, loaded.changes)
 
     def set_percents(
-        self, percents: Mapping[str, float], at: int | None = None, group: Any = None
+        self,
+        percents: Mapping[str, float],
+        at: int | None = None,
+        group: Any = None,
+        state: State | None = None,
     ) -> State:
         """Change percents while the stream is read, at the same sample in all worker slots.
 
@@ -248,21 +259,28 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             ``samples_per_pick``, they are valid from the next pick on.
         group
             The process group of all ranks that read the stream; the default group if None.
+        state
+            The one dict of this rank. With it, changes are forgotten as soon as it needs them no
+            longer; without it, after some thousand samples of each worker slot. Compressed, they
+            must have at most 192 KiB, some ten changes of a thousand sources.
 
         Returns
         -------
-        state
-            All changes so far, for ``dict.update`` of the one dict that a rank keeps, so that a
-            resumed run repeats them. `StreamLoader.set_percents` does that.
+        changes
+            Those that are kept, for ``dict.update`` of the one dict, so that a resumed run repeats
+            them. `StreamLoader.set_percents` does both.
 
         Raises
         ------
         ConfigError
             If a name or percent is invalid, no percent is > 0, ranks differ, a sample after `at`
-            has been read, or a tail counts the samples of a dataset that is added or left out.
+            has been read, a tail counts the samples of a dataset that is added or left out, or
+            there are too many changes.
         """
         _, num_ranks = self.place
-        return {"percents": change_percents(self, self._board, percents, at, num_ranks, group)}
+        delivered = find_delivered(state) if state else None
+        changes = change_percents(self, self._board, percents, at, num_ranks, group, delivered)
+        return {"percents": changes}
 
     def state_dict(self) -> State:
         """Return the state of this process after the last sample that it has yielded.

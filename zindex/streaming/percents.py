@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zindex.errors import ConfigError
-from zindex.loading.percent_board import PercentBoard, gather_requests
+from zindex.loading.percent_board import PercentBoard, Place, gather_requests
 from zindex.plan.percent_schedules import is_percent, is_read, parse_percent, percent_at
 from zindex.plan.tail import Tail
 from zindex.streaming.mixture_tree import name_children
@@ -63,6 +63,7 @@ def change_percents(
     at: int | None,
     num_ranks: int,
     group: Any,
+    delivered: Place | None = None,
 ) -> list[list[Any]]:
     """Add a change to a board, at the same place on all ranks; see `MergedDataset.set_percents`.
 
@@ -95,7 +96,8 @@ def change_percents(
         raise ConfigError(f"at must be a number of samples >= 0, or None, got {at!r}")
     with board.hold():
         reached = board.reached
-        asked = gather_requests([dict(percents), at, reached], at, num_ranks, group)
+        request = [dict(percents), at, reached, delivered]
+        asked = gather_requests(request, at, num_ranks, group)
         if any(other[:2] != asked[0][:2] for other in asked):
             raise ConfigError(
                 f"all ranks must set the same percents at the same step, got {asked[0][:2]} and "
@@ -120,6 +122,10 @@ def change_percents(
                     f"one source must have a percent > 0, got none from sample {start:,} on; set "
                     "another one, too"
                 )
-        changes = board.forget([*kept, (*place, current)], min(other[2] for other in asked))
+        own = [other[3] for other in asked]
+        # Without a process group, the place of other ranks is not known.
+        needed = None if None in own or len(own) < num_ranks else min(own)
+        last = min(other[2] for other in asked)
+        changes = board.forget([*kept, (*place, current)], last, needed)
         board.write(changes)
     return [[*change] for change in changes]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError, StoreError
-from zindex.loading.percent_board import Change
+from zindex.loading.percent_board import Change, Place
 from zindex.loading.stateful_loaders import join_workers
 from zindex.samples.collectives import gather_objects, is_distributed
 from zindex.store.checked_json import parse_as
@@ -184,6 +184,35 @@ def merge_states(states: Iterable[State]) -> State:
     if changes := max(map(list_changes, given), key=_last_place, default=[]):
         merged["percents"] = [[*change] for change in changes]
     return merged
+
+
+def find_delivered(state: State) -> Place | None:
+    """Return a place that all worker slots of a rank have come to with their delivered samples.
+
+    Parameters
+    ----------
+    state
+        The one dict of the rank.
+
+    Returns
+    -------
+    place
+        None before the first sample, and while segments of earlier jobs are finished.
+    """
+    if "own" not in state:
+        return None
+    loaded = load_state({"own": state["own"], **_own_entries(state)})
+    origin, rank = loaded.origin, state["own"][0]
+    if origin.orphans.get("/"):
+        return None
+    picks = []
+    for slot in loaded.slots[rank * loaded.num_slots :][: loaded.num_slots]:
+        own = loaded.entries.get(slot.index, {})
+        # An unfinished segment of a yield function is read again from its start.
+        position = own.get("yield /", {}).get("start", own).get("mix /", 0)
+        picks.append(position if isinstance(position, int) else position[0])
+    # That of the last pick: the checkpoint of a piece is delivered with its first sample.
+    return origin.iteration, origin.reach(max(0, min(picks) - 1), len(loaded.slots))
 
 
 def list_changes(state: State) -> list[Change]:
