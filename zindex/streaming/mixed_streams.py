@@ -174,8 +174,12 @@ class MixedStream:
         unreported: Checkpoint | None = None
         for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
             unreported = checkpoint or unreported
-            if len(left) < len(streams) and not self._mixing.may_pick([*left], num_picks):
-                return
+            if len(left) < len(streams):
+                if not self._mixing.may_pick([*left], num_picks):
+                    return
+                if not begun and not self._mixing.picks_now([*left]):
+                    num_picks += len(picks)  # a later piece has those that are left
+                    continue
             for pick in picks:
                 num_picks += 1
                 if is_single and unreported is None:  # as below, without what is seldom needed
