@@ -152,9 +152,9 @@ class StreamLoader:
         sources = [source.dataset for source in self.dataset.sources()]
         agree_on_files(sources, self.dataset.place[1])
         own = join_workers(state)
-        self.dataset.set_dataloader_states(own)
-        if self._loader.persistent_workers:  # which have no later state
+        if self._loader.persistent_workers:  # which take no later state
             self._loader = self._make_loader()
+        self.dataset.set_dataloader_states(own)
         self._state, self._changes = own, {}
 
 
