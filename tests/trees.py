@@ -1,5 +1,7 @@
 """What the files below a folder are and hold."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -14,3 +16,12 @@ def shard_stamps(folder: Path) -> dict[str, tuple[int, int]]:
     """Return inode and time of every shard that has its final name."""
     paths = [path for path in folder.rglob("c/**/*") if path.is_file() and not path.suffix]
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
+
+
+def num_descriptors(folder: Path) -> int:
+    """Return how many files below a folder this process holds open."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return sum(link.startswith(f"{folder}/") for link in links)

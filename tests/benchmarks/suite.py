@@ -193,7 +193,7 @@ BENCHMARKS = (
     Benchmark(
         "bench_streaming",
         short="--samples 200 --letters 100 --runs 1",
-        long="--samples 4e4 --letters 200 2000 --runs 3",
+        long="--samples 4e4 --letters 200 2000 8000 --runs 3",
         extra=True,
     ),
     Benchmark(

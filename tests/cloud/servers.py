@@ -1,12 +1,13 @@
 """Object stores for tests: a server in a process of its own, and what lies in a bucket of it."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ CANARY = "canary7Secret0Key"
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free, and that the system gives to no connection of a process."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes] | None" = None) -> None:

@@ -24,7 +24,7 @@ def test_a_process_ends_while_a_store_does_not_answer() -> None:
         try:
             # One request for a file, and one for a chunk or for a shard's index.
             asked = [server.accept()[0] for _ in range(2)]
-            out, _ = process.communicate("\n", timeout=30)
+            out, _ = process.communicate("\n", timeout=100)
         finally:
             process.kill()
             process.wait()

@@ -109,7 +109,7 @@ def test_traffic_of_this_machine() -> None:
     traffic = measure_traffic(2)
     # Between a broken measurement and more than any machine has.
     for value in (traffic.all_threads, traffic.copying_thread, traffic.gathering_thread):
-        assert 1e7 < value < 1e13
+        assert 1e5 < value < 1e13
 
 
 def test_a_worker_joins_its_groups_while_it_has_one_thread(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from tests.cloud.servers import free_port
 from tests.conftest import WriteCorpus
 from tests.datasets.configs import build_datasets, plain_config
 from tests.datasets.rank_process import summarize
@@ -101,9 +101,7 @@ def meeting_place(kind: str, tmp_path: Path) -> str:
     """Return where ranks meet: a file, or a port that rank 0 serves."""
     if kind == "file":
         return f"file://{tmp_path}/meeting"
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 def some(quick: list[tuple[Any, ...]], *options: list[Any]) -> list[Any]:
@@ -159,7 +157,7 @@ def test_a_rank_takes_over_from_a_killed_one(
     wanted = expected(config, tmp_path)
     for rank in (1, 2):
         assert ranks.outcome(rank) == {"rank": rank, "datasets": wanted}
-    assert builder.wait(10) == -signal.SIGKILL
+    assert builder.wait(200) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ def test_held_result_is_made_again_where_its_worker_dies(processes: Any) -> None
 
     first, second = run_builds(main())
     assert first != second
+    processes.wait_for_workers(2)  # later tests look at the children of this process
 
 
 def fake_client(workers: dict[str, int]) -> Any:
@@ -349,15 +350,15 @@ def test_address_of_a_scheduler_is_connected(processes: Any) -> None:
 
 
 def test_address_without_a_scheduler_is_refused() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "200ms"}),
-        pytest.raises(ConfigError, match=f"must answer at {address}, none does"),
-        open_executor(address),
-    ):
-        pass
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # it does not listen
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            dask.config.set({"distributed.comm.timeouts.connect": "200ms"}),
+            pytest.raises(ConfigError, match=f"must answer at {address}, none does"),
+            open_executor(address),
+        ):
+            pass
 
 
 def test_ambient_client_is_used(processes: Any) -> None:
@@ -381,7 +382,7 @@ def own_threads() -> set[threading.Thread]:
 
 def assert_threads_end(before: set[threading.Thread]) -> None:
     """Wait for new threads to end; what an earlier test left to end by itself may be gone."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while own_threads() - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not own_threads() - before
@@ -403,11 +404,13 @@ def test_embedded_cluster_listens_nowhere_and_leaves_nothing() -> None:
 def test_an_embedded_cluster_leaves_nothing_in_memory() -> None:
     folders = len(sys.path_importer_cache)
     with embedded_client(1) as client:
-        nodes = [weakref.ref(node) for node in gc.get_objects() if isinstance(node, Scheduler)]
+        nodes = [
+            weakref.ref(node) for node in gc.get_objects() if issubclass(type(node), Scheduler)
+        ]
         assert run(DaskExecutor(client), add, 1, 2) == 3
     del client
     gc.collect()
-    others = {id(node) for node in gc.get_objects() if isinstance(node, Scheduler)}
+    others = {id(node) for node in gc.get_objects() if issubclass(type(node), Scheduler)}
     assert nodes
     assert sum(node() is not None for node in nodes) == len(others) <= len(nodes) - 1
     assert len(sys.path_importer_cache) <= folders

@@ -38,11 +38,11 @@ def test_higher_priorities_start_first() -> None:
 
     def block() -> None:
         begun.set()
-        release.wait(30)
+        release.wait(200)
 
     async def main() -> None:
         first = asyncio.create_task(executor.run(block, key="block"))
-        await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(begun.wait, 200)
         jobs = [
             asyncio.create_task(executor.run(order.append, p, key=f"{p}", priority=p))
             for p in (0, -3, 5, 2)
@@ -63,12 +63,12 @@ def test_pending_tasks_never_start_after_closing() -> None:
 
     def work(name: str) -> None:
         begun.set()
-        release.wait(30)
+        release.wait(200)
         done.append(name)
 
     async def main() -> None:
         jobs = [asyncio.create_task(executor.run(work, name, key=name)) for name in "abc"]
-        await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(begun.wait, 200)
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
@@ -77,7 +77,7 @@ def test_pending_tasks_never_start_after_closing() -> None:
     closing = threading.Thread(target=executor.close)
     closing.start()
     release.set()
-    closing.join(30)
+    closing.join(200)
     assert done == ["a"]
 
 
@@ -90,7 +90,7 @@ def test_as_many_threads_as_tasks_up_to_two_more_than_cores() -> None:
         meet = threading.Barrier(min(num_tasks, executor.num_threads))
 
         def work() -> int:
-            meet.wait(30)
+            meet.wait(200)
             return threading.get_ident()
 
         jobs = [executor.run(work, key=f"{i}") for i in range(num_tasks)]

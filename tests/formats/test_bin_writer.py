@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.killing import exit_code, fork
+from tests.trees import num_descriptors
 from zindex.errors import SourceError, VerificationError
 from zindex.formats import bin_writer
 from zindex.formats.bin_idx import IdxFile, read_index
@@ -143,7 +144,7 @@ def test_a_full_disk_leaves_the_older_pair_and_another_try(
     writer = PairWriter(tmp_path / "a.bin", np.uint16)
     writer.append([7, 8])
     writer.end_document()
-    num_open = len(os.listdir("/proc/self/fd"))
+    num_open = num_descriptors(tmp_path)
 
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -154,7 +155,7 @@ def test_a_full_disk_leaves_the_older_pair_and_another_try(
             writer.finalize(tmp_path / "a.idx")
     assert [Path(f"{prefix}.{suffix}").read_bytes() for suffix in ("bin", "idx")] == before
     assert len(names(tmp_path)) == 3  # the pair and the new .bin under its other name
-    assert len(os.listdir("/proc/self/fd")) == num_open
+    assert num_descriptors(tmp_path) == num_open
     writer.finalize(tmp_path / "a.idx")
     assert names(tmp_path) == ["a.bin", "a.idx"]
     assert read_index(prefix).sequence_lengths(0, 1).tolist() == [2]

@@ -123,7 +123,7 @@ def test_compaction_in_the_background(tmp_path: Path) -> None:
         for number in range(5):
             grow(store, [number])
             time.sleep(0.02)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while not any(home.is_store for home in GrowingLog(store).history.homes):
             assert time.monotonic() < deadline
             time.sleep(0.01)

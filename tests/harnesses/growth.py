@@ -165,11 +165,15 @@ def draw_plan(rng: random.Random, folder: Path) -> Plan:
 
 def trial(rng: random.Random) -> str:
     """Kill processes of one store until it is complete."""
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # forks do not inherit threads
-    with tempfile.TemporaryDirectory() as work:
-        plan = draw_plan(rng, Path(work))
-        num_deaths = _run(plan, rng)
-        assert exit_code(fork(lambda: check(plan))) == 0
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            plan = draw_plan(rng, Path(work))
+            num_deaths = _run(plan, rng)
+            assert exit_code(fork(lambda: check(plan))) == 0
+    finally:
+        torch.set_num_threads(num_threads)
     return f"deaths {num_deaths}"
 
 
@@ -185,8 +189,10 @@ def _run(plan: Plan, rng: random.Random) -> int:
     next_kill = time.monotonic() + rng.expovariate(1 / _PAUSE)
     try:
         while running:
-            child, status = os.waitpid(-1, os.WNOHANG)
-            if child in running:
+            # Not of any child: this process may have others.
+            ended = (os.waitpid(child, os.WNOHANG) for child in running)
+            child, status = next((found for found in ended if found[0]), (0, 0))
+            if child:
                 name, code = running.pop(child), os.waitstatus_to_exitcode(status)
                 assert code in (0, -signal.SIGKILL), f"{name} ended with {code}"
                 if code:

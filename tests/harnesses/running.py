@@ -36,7 +36,7 @@ def time_limit(seconds: float) -> Any:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_trials(trial: Trial, num_trials: int, seed: int, *, seconds: float = 20) -> Counter[str]:
+def run_trials(trial: Trial, num_trials: int, seed: int, *, seconds: float = 100) -> Counter[str]:
     """Run trials; print the seed of each that fails, and return how many had which outcome.
 
     The seed of trial k is ``seed + k``, so that ``--trials 1 --seed S`` repeats one.

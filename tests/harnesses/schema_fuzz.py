@@ -271,17 +271,17 @@ def _dump(content: Any) -> bytes:
 
 
 _opened: list[str] = []
-_is_hooked = False
+_is_hooked = _is_heard = False
 
 
 def _note_opened(event: str, arguments: Any) -> None:
-    if event == "open" and isinstance(arguments[0], str | bytes):
+    if _is_heard and event == "open" and isinstance(arguments[0], str | bytes):
         _opened.append(os.fsdecode(arguments[0]))
 
 
 def trial(rng: random.Random) -> str:
     """Forge one file and let every reader at it; return the outcome."""
-    global _is_hooked
+    global _is_hooked, _is_heard
     victims = make_victims()
     if not _is_hooked:
         sys.addaudithook(_note_opened)
@@ -298,10 +298,13 @@ def trial(rng: random.Random) -> str:
         for reader in victim.readers:
             forget_all_files()
             _opened.clear()
+            _is_heard = True
             try:
                 reader(victim.root)
             except ZindexError:
                 outcome = "refused"
+            finally:
+                _is_heard = False
             outside = [
                 path
                 for path in _opened

@@ -17,5 +17,5 @@ def test_nothing_grows() -> None:
             found.append(soak.usage())
     second, last = compare(found)
     assert is_flat(second, last, _GROWTH), (second, last)
-    assert 0 < soak.num_deaths < soak.num_kills
+    assert soak.num_deaths > 0
     assert soak.num_lost_workers > 0

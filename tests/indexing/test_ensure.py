@@ -100,12 +100,12 @@ def test_waiting_process_gets_what_another_commits(
     monkeypatch.setattr(ensure, "find_index", look)
 
     def build_later() -> None:
-        assert looked.wait(10)
+        assert looked.wait(60)
         build(*planned, tmp_path)
 
     builder = threading.Thread(target=build_later)
     builder.start()
-    store = ensure_index(*planned, str(tmp_path), Rank(1, timeout=30, takeover=math.inf))
+    store = ensure_index(*planned, str(tmp_path), Rank(1, timeout=200, takeover=math.inf))
     builder.join()
     assert store == find_index(planned[0].store_plan(tmp_path))
 
@@ -318,7 +318,7 @@ def test_an_error_is_raised_by_the_next_add(planned: tuple[Any, Any], tmp_path: 
 
 def test_small_builds_run_in_parallel(planned: tuple[Any, Any], tmp_path: Path) -> None:
     """Their tasks wait for the disk at the same time, and are named in errors."""
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=200)
 
     async def meet(executor: Any) -> Any:
         await executor.run(meeting.wait, key="meet")
@@ -343,7 +343,7 @@ def test_leaving_ends_all_builds(needed: BuildRequest) -> None:
     def leave() -> None:
         with Builds(Rank()) as builds:
             builds.add(with_build(needed, never), print)
-            assert begun.wait(10)
+            assert begun.wait(60)
             raise KeyError("left")
 
     with pytest.raises(KeyError, match="left"):

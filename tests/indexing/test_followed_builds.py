@@ -25,6 +25,8 @@ from zindex.store.open import FollowedStore, Store
 LENGTHS = [3, 0, 5, 2, 7, 4, 6]
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 NUM_SAMPLES = 100
+# Seconds that a reader waits for a shard: no test ends by it.
+PATIENCE = 240.0
 ROOT = Path(__file__).parents[2]
 
 
@@ -82,12 +84,13 @@ def follow(builds: Builds, *needs: BuildRequest) -> list[list[Store]]:
 
 def test_shards_are_read_while_others_are_missing(tmp_path: Path, gates: Gates) -> None:
     datasets, samples = naive_greedy(WEIGHTS, NUM_SAMPLES)
-    builds = Builds(Rank(), 30)
+    builds = Builds(Rank(), PATIENCE)
     (received,) = follow(builds, BuildRequest(plan_blend(), str(tmp_path)))
     (store,) = received
     assert isinstance(store, FollowedStore)
     gates.open(0, 2)
     assert store["dataset_index"][:16].tolist() == datasets[:16]
+    assert store["dataset_sample_index"][:16].tolist() == samples[:16]
     assert store["dataset_sample_index"][32:48].tolist() == samples[32:48]
     hurried = replace(store, patience=0.05)
     with pytest.raises(NotReadyError, match=r"dataset_index/c/1 of .* within 0.05 s, 4 of 16"):
@@ -108,7 +111,7 @@ def test_indices_and_blends_side_by_side(planned: tuple[Any, Any], tmp_path: Pat
     plan, source = planned
     folder = str(tmp_path)
     other = replace(plan, seed=8)
-    builds = Builds(Rank(), 30)
+    builds = Builds(Rank(), PATIENCE)
     needs = [BuildRequest(plan, folder, source), BuildRequest(plan_blend(), folder)]
     needs += [BuildRequest(other, folder, source), BuildRequest(plan, folder, source)]
     received = follow(builds, *needs)
@@ -122,7 +125,7 @@ def test_indices_and_blends_side_by_side(planned: tuple[Any, Any], tmp_path: Pat
     builds.wait()
     assert [[type(store) for store in each] for each in received] == [[FollowedStore, Store]] * 4
     assert received[0][1] == received[3][1]
-    again = follow(Builds(Rank(), 30), *needs)
+    again = follow(Builds(Rank(), PATIENCE), *needs)
     assert [[type(store) for store in each] for each in again] == [[Store]] * 4
 
 
@@ -143,7 +146,7 @@ def test_a_store_that_cannot_be_followed_is_awaited_before_blends(
 
     index = Uncomputable(plan, str(tmp_path), source)
     order: list[str] = []
-    builds = Builds(Rank(), 30)
+    builds = Builds(Rank(), PATIENCE)
     with builds:
         builds.add(blend, lambda store: order.append(f"blend {type(store).__name__}"))
         builds.add(index, lambda store: order.append(f"index {type(store).__name__}"))
@@ -178,7 +181,7 @@ def test_a_receiver_that_refuses_is_a_failed_build(tmp_path: Path) -> None:
         if not isinstance(store, FollowedStore):
             raise StoreError("too few")
 
-    builds = Builds(Rank(), 30)
+    builds = Builds(Rank(), PATIENCE)
     with builds:
         builds.add(BuildRequest(plan_blend(), str(tmp_path)), refuse)
         builds.finish()
@@ -187,21 +190,24 @@ def test_a_receiver_that_refuses_is_a_failed_build(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_caller_stops_the_builds(tmp_path: Path, gates: Gates) -> None:
+    before = set(threading.enumerate())
+
     def fail() -> None:
-        with Builds(Rank(), 30) as builds:
+        with Builds(Rank(), PATIENCE) as builds:
             builds.add(BuildRequest(plan_blend(), str(tmp_path)), lambda store: None)
             gates.open_all()
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         fail()
-    assert not any(thread.name == "zindex-builds" for thread in threading.enumerate())
+    after = set(threading.enumerate()) - before
+    assert "zindex-builds" not in {thread.name for thread in after}
 
 
 def test_another_rank_follows_what_this_one_builds(tmp_path: Path, gates: Gates) -> None:
     datasets, _ = naive_greedy(WEIGHTS, NUM_SAMPLES)
     needed = BuildRequest(plan_blend(), str(tmp_path))
-    builder, follower = Builds(Rank(), 30), Builds(Rank(1, takeover=60), 30)
+    builder, follower = Builds(Rank(), PATIENCE), Builds(Rank(1, takeover=60), PATIENCE)
     (received,) = follow(follower, needed)
     follow(builder, needed)
     gates.open(0)
@@ -217,7 +223,7 @@ def test_news_of_another_rank_end_the_wait(tmp_path: Path) -> None:
         raise StoreError("rank 0: the disk is full")
 
     def read() -> None:
-        builds = Builds(Rank(1, listen=listen), 30)
+        builds = Builds(Rank(1, listen=listen), PATIENCE)
         ((store,),) = follow(builds, BuildRequest(plan_blend(), str(tmp_path)))
         store["dataset_index"][0]
 
@@ -255,7 +261,7 @@ def test_a_killed_builder_is_noticed_and_another_continues(tmp_path: Path) -> No
     with pytest.raises(NotReadyError, match=r"shard dataset_index/c/3 of .* 6 of 16 shards are"):
         store["dataset_index"][48]
     before = {path: path.stat().st_ino for path in needed.root.rglob("c/*")}
-    builds = Builds(Rank(1, takeover=0.2), 60)
+    builds = Builds(Rank(1, takeover=0.2), PATIENCE)
     (received,) = follow(builds, needed)
     assert received[0]["dataset_index"][:].tolist() == datasets
     assert store["dataset_index"][48:].tolist() == datasets[48:]
@@ -277,7 +283,7 @@ def store(plan, root, shard, chunk):
     return real(plan, root, shard, chunk)
 blend.store_chunk = store
 received = []
-with Builds(Rank(int(sys.argv[2]), takeover=3600), 30) as builds:
+with Builds(Rank(int(sys.argv[2]), takeover=3600), 240) as builds:
     builds.add(BuildRequest(plan_blend(), sys.argv[1]), received.append)
     builds.finish()
 if sys.argv[2] == "0":
@@ -294,7 +300,7 @@ def test_a_process_exits_while_it_builds(tmp_path: Path, rank: int) -> None:
 
 
 def test_a_fork_ends_without_the_builds_of_its_parent(tmp_path: Path, gates: Gates) -> None:
-    builds = Builds(Rank(), 30)
+    builds = Builds(Rank(), PATIENCE)
     follow(builds, BuildRequest(plan_blend(), str(tmp_path)))
     builds._process += 1  # as it is in a fork
     builds.stop()
@@ -316,7 +322,7 @@ def test_tasks_of_a_blend_run_after_those_of_indices(tmp_path: Path) -> None:
         async def build(self, executor: Any) -> Any:
             return await super().build(Recorder())
 
-    with Builds(Rank(), 30) as builds:
+    with Builds(Rank(), PATIENCE) as builds:
         builds.add(Recorded(plan_blend(), str(tmp_path)), lambda store: None)
         builds.finish()
     builds.wait()

@@ -138,12 +138,12 @@ def test_a_pickled_dataset_reads_the_same(store: Path) -> None:
 def test_a_reader_waits_for_records(tmp_path: Path) -> None:
     store = tmp_path / "store"
     grow(store, range(4))
-    batches = iter(growing_loader(open_rounds(store, patience=20.0), 8, rank=0, num_ranks=1))
+    batches = iter(growing_loader(open_rounds(store, patience=200.0), 8, rank=0, num_ranks=1))
     writer = threading.Timer(0.2, grow, (store, range(4, 9)))
     writer.start()
     start = time.monotonic()
     assert sorted(numbers_of(next(batches))) == [*range(1, 9)]
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 150
     writer.join()
     late = iter(growing_loader(open_rounds(store), 8, rank=0, num_ranks=1, state=None))
     next(late)

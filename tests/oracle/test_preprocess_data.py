@@ -4,8 +4,8 @@ The tool is not part of a wheel: its loop is repeated here, over the wheel's tok
 """
 
 import json
-import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,15 @@ _LETTERS = [*"the quick brown fox,.'\n", " ", "\u00e9", "\u4e2d", "<eod>", " the
 
 
 @pytest.fixture(scope="module")
-def megatron() -> Any:
+def megatron() -> Iterator[Any]:
     pytest.importorskip("megatron.core.tokenizers")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from megatron.core import tokenizers
-        from megatron.core.datasets import indexed_dataset
-    return tokenizers.MegatronTokenizer, indexed_dataset
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from megatron.core import tokenizers
+            from megatron.core.datasets import indexed_dataset
+        yield tokenizers.MegatronTokenizer, indexed_dataset
 
 
 def open_both(kind: str, megatron: Any, folder: Path) -> tuple[Any, Any]:

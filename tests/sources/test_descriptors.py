@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trees import num_descriptors
 from zindex.errors import SourceError, StoreUnreadableError
 from zindex.io.file_list import list_files
 from zindex.sources.descriptors import Descriptors
@@ -14,13 +15,12 @@ def test_files_stay_open_within_a_bound(tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / f"{number:03}.jsonl").write_text(f"{number:03}\n")
     opened = Descriptors(list_files(tmp_path, [".jsonl"]))
-    before = len(os.listdir("/proc/self/fd"))
     assert [opened.read(number, 0, 3) for number in range(200)] == [
         f"{number:03}".encode() for number in range(200)
     ]
-    assert len(os.listdir("/proc/self/fd")) - before <= 128
+    assert num_descriptors(tmp_path) <= 128
     del opened
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert num_descriptors(tmp_path) == 0
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:

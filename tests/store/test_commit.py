@@ -737,7 +737,7 @@ def test_racing_threads_make_one_commit(
 
 def build_many(tmp_path: Path, num_rounds: int, barrier: Any) -> None:
     for turn in range(num_rounds):
-        barrier.wait(30)
+        barrier.wait(200)
         build_arrays(tmp_path / str(turn), ARRAYS)
 
 
@@ -752,7 +752,7 @@ def test_racing_processes_make_one_commit(tmp_path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(200)
     assert [process.exitcode for process in processes] == [0] * num_builders
     for turn in range(num_rounds):
         assert all_files(tmp_path / str(turn)) == GOOD
@@ -763,7 +763,9 @@ def test_readers_beside_a_builder_see_nothing_or_all(tmp_path: Path) -> None:
     stop = threading.Event()
 
     def read() -> None:
-        while not stop.is_set():
+        is_last = False
+        while not is_last:
+            is_last = stop.is_set()
             for turn in range(20):
                 try:
                     store = open_store(tmp_path / str(turn))

@@ -18,9 +18,11 @@ import zarr.codecs
 from tests.store.stores import ONE, TWO, Values, build_arrays, count_up
 from tests.trees import all_files
 from zindex.errors import StoreError, VerificationError
+from zindex.store.check_place import MANIFEST_KEY
 from zindex.store.layout import ChunkGrid
 from zindex.store.open import open_store
 from zindex.store.reader import forget_all_files
+from zindex.store.receipts import read_manifest
 from zindex.store.rows import RowReader, Spans, read_many
 from zindex.store.zarr_array import open_array
 
@@ -72,6 +74,16 @@ def delete(path: Path, rng: random.Random) -> None:
 DAMAGES: list[Damage] = [flip_bit, flip_bit, change_bytes, clear_bytes, truncate, delete]
 
 
+# Read when an array is first opened.
+_READ_ONCE = ("zarr.json", MANIFEST_KEY)
+
+
+def forget() -> None:
+    """Forget what has been read, as in a new process."""
+    forget_all_files()
+    read_manifest.cache_clear()
+
+
 class Victim:
     """A small store that is damaged and put right again."""
 
@@ -82,7 +94,7 @@ class Victim:
         self.values = {spec.name: values for spec, values in arrays.items()}
         self.files = all_files(root)
         # The other files are for plain Zarr, for builders and for `zindex verify`.
-        self.read_files = [key for key in self.files if "/c/" in key or key == "zarr.json"]
+        self.read_files = [key for key in self.files if "/c/" in key or key in _READ_ONCE]
 
     def mend(self) -> None:
         """Put every file right."""
@@ -152,7 +164,7 @@ def victims(tmp_path_factory: pytest.TempPathFactory) -> list[Victim]:
 def _kernel_from_the_first_span(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("zindex.store.reader.SPANS_BEFORE_KERNEL", 0)
     yield
-    forget_all_files()
+    forget()
 
 
 def run_trials(victims: list[Victim], seed: int, count: int) -> None:
@@ -163,8 +175,8 @@ def run_trials(victims: list[Victim], seed: int, count: int) -> None:
         key = rng.choice(victim.read_files)
         damage = rng.choice(DAMAGES)
         readers = None
-        forget_all_files()
-        if rng.random() < 0.5 and key != "zarr.json":
+        forget()
+        if rng.random() < 0.5 and key not in _READ_ONCE:
             store = open_store(victim.root)
             readers = {name: store[name] for name in victim.values}
             for name, values in victim.values.items():
@@ -175,11 +187,11 @@ def run_trials(victims: list[Victim], seed: int, count: int) -> None:
             # Chunks that are verified stay so for this process, and a file may be cut under it.
             if damage in (truncate, delete):
                 find_damage(victim, readers, rng)
-            forget_all_files()
+            forget()
         message = find_damage(victim, readers, rng)
         assert key in message or (key == "zarr.json" and "is not built yet" in message), where
         victim.mend()
-        forget_all_files()
+        forget()
         if trial % 10 == 0:
             assert find_damage(victim, readers, rng) == "", where
 
@@ -200,7 +212,7 @@ def test_damage_to_files_that_no_reader_needs(victims: list[Victim]) -> None:
         for key in sorted(set(victim.files) - set(victim.read_files)):
             for damage in DAMAGES:
                 damage(victim.root / key, rng)
-                forget_all_files()
+                forget()
                 assert find_damage(victim, None, rng) == ""
                 victim.mend()
 

@@ -125,7 +125,7 @@ def test_maps_stay_as_long_as_a_kernel_may_read_them(tmp_path: Path) -> None:
     assert num_maps(tmp_path) == 1
     assert os.path.getsize(files[0].path) == 20
     table.end_read(ticket)
-    writer.join(30)
+    writer.join(200)
     assert num_maps(tmp_path) == 0
     assert os.path.getsize(files[0].path) == 7
 
@@ -143,7 +143,7 @@ def test_leases_are_checked_before_maps_are_read(
     monkeypatch.setattr(open_files, "CHECK_SECONDS", 0)
     table.end_read(table.begin_read())
     assert not table.maps
-    writer.join(30)
+    writer.join(200)
 
 
 @pytest.mark.parametrize(("name", "value"), [("MAX_MAPS", 2), ("_max_nbytes", lambda: 59)])

@@ -17,7 +17,7 @@ import pytest
 from tests.damage import flipped
 from tests.killing import exit_code, fork
 from tests.store.stores import GRID, ONE, build_arrays, count_up
-from tests.store.test_reader import num_descriptors
+from tests.trees import num_descriptors
 from zindex.errors import VerificationError
 from zindex.store import chunk_reader, open_files
 from zindex.store.commit import commit_files

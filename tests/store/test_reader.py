@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tests.damage import flipped
 from tests.killing import exit_code, fork
 from tests.store.stores import DTYPES, GRID, ONE, TWO, Values, build_arrays, count_up
-from tests.trees import all_files
+from tests.trees import all_files, num_descriptors
 from zindex.errors import StoreError, StoreUnreadableError, VerificationError
 from zindex.store import reader
 from zindex.store.layout import ArrayLayout, ChunkGrid
@@ -476,17 +476,6 @@ def long_store(
     forget()
     yield open_store(tmp_path)["one"], values
     forget()
-
-
-def num_descriptors(root: Path) -> int:
-    """Return how many files below a directory this process holds open."""
-    links = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:
-            continue
-    return sum(link.startswith(str(root)) for link in links)
 
 
 def test_descriptors_are_bounded(long_store: tuple[LocalReader, Values]) -> None:

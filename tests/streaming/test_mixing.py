@@ -155,6 +155,7 @@ def test_an_order_resumes_at_any_pick(percents: list[int], lane: int, start: int
 
 def test_a_single_source_needs_no_computation(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = ([0, 2.5, 0], [1])
+    checkpoint = pick(ExactMixing([1, 1e-9]), 5000)[1]
     expected = {}
     for percents, lane in itertools.product(pieces, range(6)):
         picks = LanePicks(lane, 6, [0] * len(percents))
@@ -169,7 +170,11 @@ def test_a_single_source_needs_no_computation(monkeypatch: pytest.MonkeyPatch) -
         picks.period = picks._repeated = 0
         found = [*picks.advance(64)], picks.checkpoint()
         assert found == expected[len(percents), lane]
-    assert pick(ExactMixing([1]), 900, start=500)[0] == [0] * 400
+    assert pick(ExactMixing([1]), 9000, start=500) == ([0] * 8500, None)
+    assert pick(ExactMixing([3]), 6000, start=5000, checkpoint=checkpoint) == (
+        [0] * 1000,
+        checkpoint,
+    )
 
 
 def test_without_lanes_picks_do_not_depend_on_loaded_kernels(

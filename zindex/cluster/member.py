@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -87,11 +88,19 @@ async def retire(worker: Any) -> None:
     print(f"worker {worker.name} retires: results move, other workers take its tasks", flush=True)
     # The scheduler may end at the same time: heartbeats then fail. What matters is printed below.
     logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
+    end = time.monotonic() + RETIRE_SECONDS
+    request = worker.scheduler.retire_workers(workers=[worker.address])
     try:
-        await asyncio.wait_for(worker.close_gracefully(), RETIRE_SECONDS)
-    except Exception as error:  # no other worker, or the scheduler is gone too
+        if not await asyncio.wait_for(request, RETIRE_SECONDS):
+            raise RuntimeError("no other worker can take them")
+        waits = {"timeout": end - time.monotonic()}  # for running tasks
+    except Exception as error:  # the scheduler may be gone, too
         print(f"results of worker {worker.name} are lost: {error!r}", flush=True)
-        await worker.close(timeout=1, executor_wait=False)
+        waits = {"timeout": 1.0, "executor_wait": False}
+    # The scheduler sets the status of a worker that it cannot retire back to running. While the
+    # worker closes, Dask would close it a second time, and could block both for their timeouts.
+    worker.stream_handlers["worker-status-change"] = lambda **change: None
+    await worker.close(**waits)
 
 
 async def run_alive(role: Coroutine[Any, Any, None], file: Path) -> None:

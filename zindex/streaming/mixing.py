@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from zindex.loading.percent_pieces import ConstantPercents, Pieces
 from zindex.streaming.worker_slots import WorkerSlot
 
 _NUM_FACTS = 3  # of a checkpoint in the first piece
+# Of a block of the only source.
+_SOLE_PICKS = 1024
 
 #: Picks of some steps, and a checkpoint before the first of them, unless it is unchanged.
 Block = tuple[list[int], Checkpoint | None]
@@ -94,6 +96,8 @@ class ExactMixing:
         StateMismatchError
             If the checkpoint is damaged, or of a piece that is not known.
         """
+        if self._pieces.num_sources == 1:  # whatever its percent is, and what is owed
+            yield from repeat(([0] * _SOLE_PICKS, None))
         for own, report, _ in self._read(slot, start, checkpoint):
             yield own.tolist(), report
 

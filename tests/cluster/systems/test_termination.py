@@ -30,7 +30,7 @@ def test_nodes_that_are_terminated_hand_over_their_results(
         # A container is killed as soon as its first process, the agent, has ended.
 
         agents[1].send_signal(signal.SIGTERM)
-        agents[1].wait(60)
+        agents[1].wait(200)
         assert places[1].processes("zindex.cluster") == []
         places[1].check_end()
         (tmp_path / "read").touch()
@@ -41,7 +41,7 @@ def test_nodes_that_are_terminated_hand_over_their_results(
         for process in places[0].processes():
             with suppress(psutil.NoSuchProcess):  # it may end as soon as another one is told
                 process.send_signal(signal.SIGTERM)
-        agents[0].wait(60)
+        agents[0].wait(200)
         places[0].check_end()
     for log in logs:
         assert "zindex" not in log.read_text()

@@ -85,7 +85,7 @@ class Watched:
                 ]
         return found
 
-    def check_gone(self, seconds: float = 20) -> None:
+    def check_gone(self, seconds: float = 100) -> None:
         """Fail unless all processes of the run end soon by themselves."""
         deadline = time.monotonic() + seconds
         while left := self.processes():
@@ -140,7 +140,7 @@ def check_tls(listener: Listener, certificate: Path) -> None:
     trusting.load_verify_locations(certificate)
     where = (listener.host, listener.port)
     with (
-        socket.create_connection(where, timeout=10) as plain,
+        socket.create_connection(where, timeout=60) as plain,
         trusting.wrap_socket(plain) as connection,
         pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
     ):
