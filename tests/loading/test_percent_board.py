@@ -13,12 +13,12 @@ from zindex.loading.percent_board import PercentBoard
 def test_too_many_changes_are_refused() -> None:
     board = PercentBoard()
     rng = random.Random(1)
-    changes = [(0, n, {f"source-{s}": rng.random() for s in range(1000)}) for n in range(20)]
+    changes = [(0, n, {f"source-{s}": rng.random() for s in range(1000)}) for n in range(12)]
     with board.hold():
-        board.write(changes[:10])
-    with pytest.raises(ConfigError, match="at most 196,608 bytes"), board.hold():
+        board.write(changes[:6])
+    with pytest.raises(ConfigError, match="at most 98,304 bytes"), board.hold():
         board.write(changes)
-    assert board.changes == changes[:10]
+    assert board.changes == changes[:6]
 
 
 def test_workers_wait_while_changes_are_written() -> None:

@@ -22,7 +22,7 @@ Change = tuple[int, int, dict[str, float]]
 _SAMPLE_BITS = 44
 # torch copies 32 KiB or more by threads, which a forked process must not do after its parent.
 _TEXT_NBYTES = 24 << 10
-_MAX_NBYTES = 8 * _TEXT_NBYTES
+_MAX_NBYTES = 4 * _TEXT_NBYTES
 # A change is forgotten when the next one was so many picks ago, if it is not known what was
 # delivered; no loader prefetches as many.
 _KEPT_PICKS = 1 << 13

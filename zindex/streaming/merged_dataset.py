@@ -262,7 +262,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         state
             The one dict of this rank. With it, changes are forgotten as soon as it needs them no
             longer; without it, after some thousand samples of each worker slot. Compressed, they
-            must have at most 192 KiB, some ten changes of a thousand sources.
+            must have at most 96 KiB, some seven changes of a thousand sources.
 
         Returns
         -------
