@@ -257,16 +257,43 @@ def set_as(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_ranks_of_a_process_group_change_at_one_sample(tmp_path: Path) -> None:
+def gather_as(rank: int, folder: Path) -> None:
+    """Be one of two ranks, whose states are gathered after changes."""
+    dist.init_process_group("gloo", f"file://{folder / 'ranks'}", rank=rank, world_size=2)
+    loader = zindex.stream_loader(make(), 8)
+    for step, _ in enumerate(loader):
+        if step in (3, 20):
+            loader.set_percents({"a": 3 + step})
+        if step == 30:
+            (folder / f"{rank}.txt").write_text(json.dumps(loader.gather_state()))
+            break
+    dist.destroy_process_group()
+
+
+def run_ranks(target: Any, folder: Path) -> list[str]:
+    """Return what two ranks have written."""
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=set_as, args=(rank, tmp_path)) for rank in (0, 1)]
+    ranks = [context.Process(target=target, args=(rank, folder)) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join()
         assert rank.exitcode == 0
+    return [(folder / f"{rank}.txt").read_text() for rank in (0, 1)]
+
+
+def test_states_that_are_gathered_have_the_changes(tmp_path: Path) -> None:
+    first, second = run_ranks(gather_as, tmp_path)
+    assert first == second
+    state = json.loads(first)
+    assert [percents for *_, percents in state["percents"]] == [{"a": 6}, {"a": 23}]
+    for size in SIZES:
+        assert Run(make, *size, state).advance(30) == 30
+
+
+def test_ranks_of_a_process_group_change_at_one_sample(tmp_path: Path) -> None:
     # The second rank has computed 128 picks.
-    assert {(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)} == {"[[0, 256, {'a': 3}]]"}
+    assert {*run_ranks(set_as, tmp_path)} == {"[[0, 256, {'a': 3}]]"}
 
 
 def test_the_first_samples_of_a_rank_do_not_hide_later_changes() -> None:

@@ -237,7 +237,7 @@ def _last_place(changes: Sequence[Change]) -> tuple[int, int]:
 
 
 def _own_entries(state: State) -> State:
-    """Return the entries of the state's own rank."""
+    """Return the entries of the state's own rank, and those that all ranks have."""
     rank, num_ranks = state["own"]
     num_slots = state[f"turn @{rank}/{num_ranks}"][1][1]
     slots = range(rank * num_slots, (rank + 1) * num_slots)
@@ -246,7 +246,7 @@ def _own_entries(state: State) -> State:
     def is_own(key: str) -> bool:
         name, _, place = key.rpartition(" @")
         of_rank = name in ("turn", "resumed")
-        return key == "origin" or (
+        return key in ("origin", "percents", BEGUN_PERCENTS) or (
             place == f"{rank}/{num_ranks}" if of_rank else place in own_slots
         )
 
