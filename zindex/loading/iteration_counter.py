@@ -1,5 +1,8 @@
 """The number of the next iteration over a dataset, shared with its loader workers."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch.utils.data import get_worker_info
 
@@ -80,3 +83,9 @@ class IterationCounter:
     def next_number(self) -> int:
         """Number of the next iteration."""
         return int(self._numbers[_NUMBER] + self._numbers[_BEGUN:].max())
+
+
+def fail_at_first(error: Exception) -> Iterator[Any]:
+    """Raise an error as the first item is read: torch loses earlier ones of persistent workers."""
+    yield from ()
+    raise error

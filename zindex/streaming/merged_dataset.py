@@ -10,7 +10,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from zindex.errors import ConfigError, check_choice
 from zindex.loading.data_parallel import find_place
-from zindex.loading.iteration_counter import IterationCounter
+from zindex.loading.iteration_counter import IterationCounter, fail_at_first
 from zindex.loading.percent_board import PercentBoard
 from zindex.loading.resharding import refuse_resharding
 from zindex.loading.sampler import check_ranks
@@ -36,14 +36,7 @@ from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
-from zindex.streaming.state import (
-    BEGUN_PERCENTS,
-    LoadedState,
-    State,
-    find_delivered,
-    load_state,
-    slot_state,
-)
+from zindex.streaming.state import BEGUN_PERCENTS, LoadedState, State, load_state, slot_state
 from zindex.streaming.worker_slots import StreamStart, WorkerSlot
 
 # Samples of several kinds fail in torch's function before it comes to their states.
@@ -278,9 +271,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             there are too many changes.
         """
         _, num_ranks = self.place
-        delivered = find_delivered(state) if state else None
-        changes = change_percents(self, self._board, percents, at, num_ranks, group, delivered)
-        return {"percents": changes}
+        asked = percents, at, group, state or {}
+        return {"percents": change_percents(self, self._board, num_ranks, *asked)}
 
     def state_dict(self) -> State:
         """Return the state of this process after the last sample that it has yielded.
@@ -369,7 +361,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         try:
             iteration, resumes = self._iterations.begin()
         except ConfigError as error:
-            return _fail(error)
+            return fail_at_first(error)
         state = self._state if resumes else None
         return self._iterate(state, self._from_url_level, iteration=iteration)
 
@@ -487,9 +479,3 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             stop_on_first=self.stop_on_first,
             samples_per_pick=mixtures[path][2],
         )
-
-
-def _fail(error: Exception) -> Iterator[Sample]:
-    """Raise an error as the first sample is read: earlier ones of persistent workers are lost."""
-    yield from ()
-    raise error

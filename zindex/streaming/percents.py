@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zindex.errors import ConfigError
-from zindex.loading.percent_board import PercentBoard, Place, gather_requests
+from zindex.loading.percent_board import PercentBoard, gather_requests
 from zindex.plan.percent_schedules import is_percent, is_read, parse_percent, percent_at
 from zindex.plan.tail import Tail
 from zindex.streaming.mixture_tree import name_children
+from zindex.streaming.state import State, find_delivered
 
 
 def check_percents(percents: Sequence[Any], *, exact: bool) -> None:
@@ -59,11 +60,11 @@ def check_even_changes(mixture: Any, changes: Iterable[Mapping[str, float]]) -> 
 def change_percents(
     mixture: Any,
     board: PercentBoard,
+    num_ranks: int,
     percents: Mapping[str, float],
     at: int | None,
-    num_ranks: int,
     group: Any,
-    delivered: Place | None = None,
+    state: State,
 ) -> list[list[Any]]:
     """Add a change to a board, at the same place on all ranks; see `MergedDataset.set_percents`.
 
@@ -96,7 +97,7 @@ def change_percents(
         raise ConfigError(f"at must be a number of samples >= 0, or None, got {at!r}")
     with board.hold():
         reached = board.reached
-        request = [dict(percents), at, reached, delivered]
+        request = [dict(percents), at, reached, find_delivered(state)]
         asked = gather_requests(request, at, num_ranks, group)
         if any(other[:2] != asked[0][:2] for other in asked):
             raise ConfigError(
