@@ -270,9 +270,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             has been read, a tail counts the samples of a dataset that is added or left out, or
             there are too many changes.
         """
-        _, num_ranks = self.place
-        asked = percents, at, group, state or {}
-        return {"percents": change_percents(self, self._board, num_ranks, *asked)}
+        asked = self.place[1], percents, at, group, state or {}
+        return {"percents": change_percents(self, self._board, *asked)}
 
     def state_dict(self) -> State:
         """Return the state of this process after the last sample that it has yielded.
