@@ -1,6 +1,7 @@
 """Tiny corpora and a tokenizer, for every test."""
 
 import gc
+import logging
 import os
 import tempfile
 from collections import OrderedDict
@@ -45,10 +46,28 @@ def numbers(quick: int, total: int) -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _no_open_files() -> Iterator[None]:
-    """Leave no open files and maps of a test to later ones, which may count or check them."""
+def _leave_nothing() -> Iterator[None]:
+    """Leave to later tests no open files and maps, no log handlers, and the same environment."""
+    logger, root = logging.getLogger("zindex"), logging.getLogger()
+    level, handlers, of_root = logger.level, [*logger.handlers], [*root.handlers]
+    environment = dict(os.environ)
     yield
     forget_all_files()
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
+    for handler in {*root.handlers} - {*of_root}:
+        if not type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
+    environment["PYTEST_CURRENT_TEST"] = os.environ["PYTEST_CURRENT_TEST"]
+    if environment != os.environ:
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def reset_cache() -> None:
+    """Clear the cache of chunks, and end its threads."""
+    cache.pool.close()
+    cache.reset()
 
 
 class FakeTokenizer:
@@ -132,8 +151,8 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectPath]:
 
     monkeypatch.setattr(object_calls, "_make_client", make_client)
     object_calls.forget_clients()
-    cache.reset()
+    reset_cache()
     yield ObjectPath("s3", "memory", "store")
     object_calls.forget_clients()
     cache.set_limit(CACHE_NBYTES)
-    cache.reset()
+    reset_cache()

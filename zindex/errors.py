@@ -28,7 +28,7 @@ message is one sentence: the requirement, the actual value, where, and what to d
 
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, SupportsIndex
 
@@ -195,12 +195,14 @@ def check_number(index: SupportsIndex, length: int, what: str, where: object) ->
 
 
 def check_list(name: str, values: object) -> None:
-    """Raise if a setting that must be a list is a single text or path.
+    """Raise if a setting that must be a list is a single text, path or other value.
 
     Raises
     ------
     ConfigError
-        If it is one.
+        If it is one, or a mapping.
     """
     if isinstance(values, str | os.PathLike):
         raise ConfigError(f"{name} must be a list, got the text {str(values)!r}; put it in one")
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name} must be a list, got {values!r}; put it in one")

@@ -12,7 +12,7 @@ def invoke(*arguments: object) -> Result:
 def succeed(*arguments: object) -> str:
     """Run a command that must succeed, and return what it printed."""
     result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
     return result.stdout
 
 

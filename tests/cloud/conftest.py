@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cloud.servers import Bucket, ObjectServer, free_port, moto_server, wait_for_port
+from tests.conftest import reset_cache
 from tests.forked import Forked
 from zindex.io import object_calls
-from zindex.store.chunk_cache import cache
 
 _numbers = count()
 
@@ -36,7 +36,7 @@ def bucket(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bu
     name = f"bucket-{next(_numbers)}"
     server.client.create_bucket(Bucket=name)
     object_calls.forget_clients()
-    cache.reset()
+    reset_cache()
     yield Bucket(server, name)
     object_calls.forget_clients()
 
@@ -49,5 +49,5 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     folder.mkdir()
     with Forked("-m", "tests.benchmarks.latency_server", str(folder), str(port), "0"):
         wait_for_port(port)
-        cache.reset()
+        reset_cache()
         yield folder, f"http://127.0.0.1:{port}"

@@ -11,7 +11,7 @@ import pytest
 import zindex
 from tests.cloud.fault_proxy import Fault, FaultProxy, fault_proxy
 from tests.cloud.servers import CANARY, Bucket
-from tests.conftest import WriteCorpus
+from tests.conftest import WriteCorpus, reset_cache
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import ConfigError, StoreUnavailableError, VerificationError
@@ -19,7 +19,6 @@ from zindex.execution.executor import SerialExecutor
 from zindex.indexing.index_arrays import open_index_arrays
 from zindex.io import object_calls
 from zindex.io.objects import Place, place_of
-from zindex.store.chunk_cache import cache
 from zindex.store.open import Store, open_store
 
 ARRAYS = {ONE: count_up(10), TWO: count_up(4, num_columns=2)}
@@ -172,7 +171,7 @@ def test_builds_survive_a_bad_day(
     for place in (f"{bucket.url}/index", f"{bucket.url}/again"):
         config = make_config(tmp_path, str(corpus.root), index=place, order="scalable")
         results = zindex.build(config, SerialExecutor())
-        cache.reset()
+        reset_cache()
         arrays = [open_index_arrays(result.store) for result in results.values()]
         made.append([np.asarray(array).tolist() for index in arrays for array in index])
         proxy.faults = lambda method, path, number: None

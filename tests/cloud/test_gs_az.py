@@ -12,12 +12,11 @@ import pytest
 from tests.cloud.contract import ObjectStoreContract
 from tests.cloud.dialects import DialectBucket, dialect_server
 from tests.cloud.servers import free_port
-from tests.conftest import WriteCorpus
+from tests.conftest import WriteCorpus, reset_cache
 from tests.store.stores import ONE, build_arrays, count_up
 from zindex.errors import ConfigError, StoreUnavailableError
 from zindex.io import files, object_calls, object_client
 from zindex.io.objects import ObjectPath, place_of
-from zindex.store.chunk_cache import cache
 from zindex.store.open import open_store
 
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "SERVICE_ACCOUNT")
@@ -44,7 +43,7 @@ def bucket(
         made = DialectBucket(server, request.param)
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
-        cache.reset()
+        reset_cache()
         yield made
     object_calls.forget_clients()
 

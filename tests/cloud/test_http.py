@@ -1,6 +1,10 @@
 """Stores behind an HTTP server, which are only read; and what lies in file systems only."""
 
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +15,15 @@ from tests.conftest import WriteCorpus
 from tests.indexing.runs import GRID, LENGTHS, make_config
 from tests.store.stores import ONE, build_arrays, count_up, plan_arrays
 from zindex.config import DatasetConfig
-from zindex.errors import ConfigError, NotReadyError, SourceError, StoreNotFoundError
+from zindex.errors import (
+    ConfigError,
+    NotReadyError,
+    SourceError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+)
 from zindex.execution.executor import SerialExecutor
+from zindex.sources.jsonl_files import JsonlFiles
 from zindex.store.commit import begin_store
 from zindex.store.open import open_store
 
@@ -96,3 +107,23 @@ def test_a_uniform_shuffle_needs_a_file_system(
     message = r"shuffle: uniform needs an index folder in a file system .* set shuffle: keyed"
     with pytest.raises(ConfigError, match=message):
         zindex.build(config, SERIAL)
+
+
+class WholeFiles(SimpleHTTPRequestHandler):
+    """Answers with whole files, without ranges."""
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+def test_a_server_without_ranges(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    handler = partial(WholeFiles, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        files = JsonlFiles(f"http://127.0.0.1:{server.server_port}/a.jsonl")
+        with pytest.raises(StoreUnavailableError, match="the server must answer requests for ran"):
+            list(files.read_part(0))
+        server.shutdown()
+        thread.join()

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import reset_cache
 from tests.store.stores import ONE, build_arrays, count_up
 from zindex.errors import StoreUnavailableError
 from zindex.io import object_calls
-from zindex.store.chunk_cache import cache
 from zindex.store.open import open_store
 
 
@@ -92,7 +92,7 @@ def served(
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         object_calls.forget_clients()
-        cache.reset()
+        reset_cache()
         try:
             yield f"https://127.0.0.1:{server.server_port}/store", certificate, request.param
         finally:

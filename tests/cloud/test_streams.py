@@ -20,8 +20,9 @@ from tests.cloud.servers import Bucket
 from tests.loading.test_sample_units import entropy
 from tests.sources.archives import write_jsonl, write_tar
 from tests.streaming.simulated_ranks import Run
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError
 from zindex.io import object_calls
+from zindex.io.file_list import list_files
 from zindex.io.growing_copy import GrowingCopy
 from zindex.sources import opened_files, sample_offsets
 from zindex.sources.tar_files import TarFiles
@@ -268,6 +269,29 @@ def test_an_object_that_changes(
     write_jsonl(server.folder / "0.jsonl", [{"id": f"0:{n}"} for n in range(NUM_LINES)])
     with pytest.raises(SourceError, match=r"0\.jsonl must stay as it is while it is read"):
         list(samples)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("d/*.jsonl", ["d/a.jsonl", "d/b.jsonl"]),
+        ("d/*", ["d/a.jsonl", "d/b.jsonl", "d/e/f.jsonl.gz", "d/note.txt"]),
+        ("*/e/f*", ["d/e/f.jsonl.gz"]),
+        ("d/**/*.jsonl*", ["d/a.jsonl", "d/b.jsonl", "d/e/f.jsonl.gz"]),
+        ("{d,x}/[b-z].jsonl", ["d/b.jsonl"]),
+        ("x/[1].jsonl", ["x/[1].jsonl"]),
+    ],
+)
+def test_stars_stand_for_objects(bucket: Bucket, pattern: str, found: list[str]) -> None:
+    for name in ("d/a.jsonl", "d/b.jsonl", "d/.c.jsonl", "d/e/f.jsonl.gz", "d/note.txt"):
+        bucket.write(name, b"{}\n")
+    bucket.write("x/[1].jsonl", b"{}\n")
+    if "{" in pattern:
+        with pytest.raises(StoreNotFoundError, match=r"no object matches s3://.*/x/\[b-z\]\.jsonl"):
+            list_files(f"{bucket.url}/{pattern}", [".jsonl"])
+        pattern = pattern.replace("{d,x}", "d")
+    files = list_files(f"{bucket.url}/{pattern}", [".jsonl"])
+    assert [file.url.removeprefix(f"{bucket.url}/") for file in files] == found
 
 
 def test_archives_in_a_bucket(

@@ -12,8 +12,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 
@@ -21,6 +24,24 @@ from tests.cloud.servers import free_port
 from tests.forked import Forked
 from zindex.cluster.settings import dask_settings
 from zindex.execution.reconnecting_client import connect_client
+
+
+@contextmanager
+def local_processes(num_workers: int) -> Iterator[Any]:
+    """Give a client of Dask's own cluster of worker processes of one thread each."""
+    from distributed import Client, LocalCluster
+
+    with (
+        patch.dict(os.environ),  # which its nannies change
+        LocalCluster(
+            n_workers=num_workers,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            memory_limit=0,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 class DaskProcesses:

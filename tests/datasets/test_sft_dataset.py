@@ -33,6 +33,7 @@ from zindex.datasets.sft_dataset import (
 )
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, SourceError
+from zindex.formats import megatron_version
 from zindex.loading.collate import collate
 
 NAMES = ["tokens", "labels", "loss_mask", "position_ids", "cu_seqlens", "max_seqlen"]
@@ -114,8 +115,8 @@ def pack_plainly(
         ({"sft_rules": "0.14", "sequence_length": 90}, 1),
         ({"sft_rules": "0.15", "tokenizer": Ending()}, 1),
         ({"hybrid_context_parallel": True, "data_parallel_size": 2, "sft_rules": "main"}, 1),
-        ({"hybrid_context_parallel": True, "data_parallel_size": 2}, 4),
-        ({"dynamic_context_parallel": True, "sequence_length": 7}, 2),
+        ({"hybrid_context_parallel": True, "data_parallel_size": 2, "sft_rules": None}, 4),
+        ({"dynamic_context_parallel": True, "sequence_length": 7, "sft_rules": None}, 2),
         ({"sequence_length": 200}, 1),
     ],
 )
@@ -145,6 +146,26 @@ def test_samples_are_those_of_the_rules(
             assert torch.equal(batch[position][name], item[name])
     kinds = (torch.int64, torch.int64, torch.float32, torch.int64, torch.int32, torch.int32)
     assert [value.dtype for value in item.values()] == list(kinds[: len(item)])
+
+
+@pytest.mark.parametrize(
+    ("version", "rules"),
+    [
+        (None, "main"),
+        ((0, 13), "0.14"),
+        ((0, 15), "0.15"),
+        ((0, 16), "0.16"),
+        ((0, 18), "0.17"),
+        ((0, 19), "main"),
+        ((1, 0), "main"),
+    ],
+)
+def test_the_rules_are_those_of_the_installed_megatron(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int] | None, rules: str
+) -> None:
+    monkeypatch.setattr(megatron_version, "find_megatron_version", lambda: version)
+    assert open_dataset([[]], sft_rules=None)._rules == rules
+    assert open_dataset([[]], sft_rules="dev")._rules == "dev"
 
 
 def test_the_tokenizer_says_whether_conversations_end_by_the_rules_of_0_15() -> None:
@@ -195,9 +216,9 @@ def test_a_subclass_may_make_masks_by_the_rules_of_0_14(rules: str, with_mask: b
         assert torch.equal(item["attention_mask"], torch.ones(1, 24, 24).triu(1) > 0)
 
 
-@pytest.mark.parametrize("rules", [None, "0.16", "main"])
+@pytest.mark.parametrize("rules", ["0.16", "main"])
 def test_masks_of_a_subclass_that_would_not_be_called_are_refused(rules: Any) -> None:
-    match = f"OwnMasks overrides, must belong to sft_rules .* got {rules or 'main'}; set one"
+    match = f"OwnMasks overrides, must belong to sft_rules .* got {rules}; set one"
     with pytest.raises(ConfigError, match=match):
         open_dataset([[]], cls=OwnMasks, sft_rules=rules)
 

@@ -22,6 +22,7 @@ import pytest
 from dask.sizeof import sizeof
 from distributed import Scheduler
 
+from tests.cluster.dask_processes import local_processes
 from tests.forked import run_fresh
 from zindex.errors import ConfigError, FingerprintMismatchError, NotReadyError, SourceError
 from zindex.execution import dask_executor
@@ -81,14 +82,7 @@ def client() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Any]:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
-        ) as cluster,
-        Client(cluster, set_as_default=False) as connected,
-    ):
+    with local_processes(2) as connected:
         yield connected
 
 

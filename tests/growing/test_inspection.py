@@ -35,7 +35,7 @@ def test_info(store: Path) -> None:
     assert found.facts["num_records"] == 24
     assert found.facts["num_evicted"] == 2
     assert found.facts["policy_versions"] == "2 to 7"
-    assert found.facts["reader train"] == "1 rounds of 8 records"
+    assert found.facts["reader train"] == "1 round of 8 records"
     assert "rewards: row float32" in found.facts["keys"]
     assert found.nbytes is not None
     assert found.nbytes > 1000

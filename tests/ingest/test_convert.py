@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zindex
+from tests.cluster.dask_processes import local_processes
 from tests.conftest import WriteCorpus
 from tests.killing import Killed, death_before
 from tests.trees import all_files, shard_stamps
@@ -478,8 +479,6 @@ def test_damaged_shard_is_replaced_by_the_resumed_build(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("link", [False, True])
 def test_clusters_write_the_same_bytes(tmp_path: Path, link: bool) -> None:
-    from distributed import Client, LocalCluster
-
     prefixes = [
         write_pair(tmp_path / "a", LENGTHS, modes=[1] * 7),
         write_pair(tmp_path / "b", [9, 0, 30], dtype="uint16"),
@@ -490,12 +489,7 @@ def test_clusters_write_the_same_bytes(tmp_path: Path, link: bool) -> None:
         zindex.convert(prefixes, tmp_path / "embedded", client=client, **options)
         zindex.export(tmp_path / "embedded" / "a.zarr", tmp_path / "back", client=client)
     assert read_pair(tmp_path / "back") == read_pair(prefixes[0])
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_processes(2) as client:
         zindex.convert(prefixes, tmp_path / "processes", client=client, **options)
         zindex.export(tmp_path / "processes" / "b.zarr", tmp_path / "other", client=client)
     assert read_pair(tmp_path / "other") == read_pair(prefixes[1])

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,7 @@ def test_stars_stand_for_existing_names(folder: Path) -> None:
     assert found("b*") == ["b/10.jsonl.gz", "b/2.jsonl"]
     with pytest.raises(StoreNotFoundError, match=r"no file matches .*/x\*\.jsonl; check the path"):
         found("x*.jsonl")
+    assert found("b/**") == ["b/10.jsonl.gz", "b/2.jsonl"]
     (folder / "[1].jsonl").write_text("{}")
     assert found("[1].jsonl") == ["[1].jsonl"]
 
@@ -111,19 +113,27 @@ def test_schemes_that_are_refused(path: str, scheme: str, tmp_path: Path) -> Non
     [
         ("no.tar", None, StoreNotFoundError, "no file no.tar; check the path"),
         ("https://host/folder", None, ConfigError, "folders cannot be listed there"),
+        ("https://host/*.tar", None, ConfigError, r"got https://host/%2A.tar; folders cannot be"),
         ("s3://me@bucket/a.tar", None, ConfigError, "got one with a user"),
         ("", None, ConfigError, "a path must name a file or folder, got ''"),
         (" , ", None, ConfigError, "a path must name a file or folder"),
         (["a.tar"], "folder", ConfigError, "a path must be one text with include_dirs"),
         (b"a.tar", None, ConfigError, "a path must be text or a list of texts, got b'a.tar'"),
         (None, None, ConfigError, "a path must be text or a list of texts, got None"),
+        ([None], None, ConfigError, r"a path must be text or a list of texts, got \[None\]"),
         ("", "folder*0", ConfigError, "must be read 1 to 10,000 times, got 'folder\\*0'"),
         ("", "folder*99999", ConfigError, "must be read 1 to 10,000 times"),
+        (
+            "",
+            ["folder"],
+            ConfigError,
+            r"must be one text, folders separated by .* got \['folder'\]",
+        ),
         ("{1..99999999}.tar", None, ConfigError, "expands to 99,999,999"),
     ],
 )
 def test_paths_that_are_refused(
-    path: object, include_dirs: str | None, error: type[Exception], message: str
+    path: object, include_dirs: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         list_files(path, ["tar"], include_dirs=include_dirs)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Picks of a lane of several; their shares: tests/streaming/test_mixing.py."""
+"""Picks of a lane of several; their shares: tests/mixing/test_pick_orders.py."""
 
 from typing import Any
 

@@ -116,7 +116,7 @@ def test_a_run_without_a_blend_must_have_one_dataset(
     one = make_config(tmp_path, paths[0], split="1,0,0", samples={"train": 12})
     assert len(loader(one, tokenizer, micro_batch_size=4)) >= 3
     two = make_config(tmp_path, *paths, split="1,0,0", samples={"train": 12})
-    with pytest.raises(ConfigError, match="got a run of 2 that are not blended; give them weights"):
+    with pytest.raises(ConfigError, match="has 2 that are not blended; give them weights"):
         loader(two, tokenizer, micro_batch_size=4)
 
 

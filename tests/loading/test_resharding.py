@@ -1,6 +1,7 @@
 """Trainers that would share a stream's samples a second time are refused."""
 
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from tests.streaming.tiny_sources import Items
 from zindex.errors import ConfigError
+from zindex.loading import resharding
 from zindex.streaming import MergedDataset, merge_states, mixed_collate, stream_loader
 
 accelerate = pytest.importorskip("accelerate.data_loader")
@@ -96,3 +98,21 @@ def test_a_trainer_that_saves_one_state_gets_that_of_all_ranks(
     exec(SAVING, module)
     found = [module["save"](stream) for stream in streams]
     assert found == (states if package == "mine" else [merge_states(states)] * 2)
+
+
+def test_shares_of_datasets_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(resharding, "is_distributed", lambda: True)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
+    for rank, size in enumerate((7, 7, 6)):
+        monkeypatch.setattr(resharding, "_num_compared", Counter())
+        for name in "ab":  # of which one is the same on all ranks
+            stream = MergedDataset([Items(name, size if name == "a" else 7)], cyclic=False)
+            stream.set_data_parallel(3, rank)
+            for loader in (stream, stream_loader(stream, 2)):
+                list(loader)
+    [message] = caplog.messages
+    assert message.startswith("'a' must be the same dataset on all ranks, which share its items, ")
+    assert "it has 6 on rank 2 and 7 on rank 1; do not give each rank a share" in message

@@ -71,3 +71,8 @@ def test_a_buffer_holds_no_more_than_its_size() -> None:
 
 def test_small_and_large_orders_meet_at_a_fixed_size() -> None:
     assert orders._MAX_SORTED == 1 << 16
+
+
+def test_cogdatas_buffer_of_size_0_keeps_the_order() -> None:
+    assert list(orders.shuffle_like_cogdata(iter(range(9)), 0, seed=1)) == list(range(9))
+    assert sorted(orders.shuffle_like_cogdata(iter(range(9)), 1, seed=1)) == list(range(9))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cluster.dask_processes import local_processes
 from tests.megatron.megatron_suite import import_megatron_core
 from tests.module_files import import_file
 
@@ -77,18 +78,7 @@ def megatron_version() -> tuple[int, int]:
 @pytest.fixture(scope="module", params=[1, 2])
 def cluster_client(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Give a client of a real cluster of worker processes."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=request.param,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address="127.0.0.1:0",
-            memory_limit=0,
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_processes(request.param) as client:
         yield client
 
 

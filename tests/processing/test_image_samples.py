@@ -199,6 +199,11 @@ def test_a_long_image_keeps_no_aspect() -> None:
             lambda: ImageRecords(4, max_pixels=0),
             "max_pixels must be a whole number of at least 1, got 0",
         ),
+        (lambda: ImageRecords(4, image_fields="png"), "image_fields must be a list, got the text"),
+        (
+            lambda: ImageTextPairs(4, 4, read_letters, text_fields={"txt": 1}),  # type: ignore[arg-type]
+            r"text_fields must be a list, got \{'txt': 1\}",
+        ),
         (lambda: ImageTextPairs(4, 4, 5), "a tokenizer must be the path"),
     ],
 )

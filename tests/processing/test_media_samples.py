@@ -62,6 +62,13 @@ def test_random_clips_are_those_of_the_sample() -> None:
     assert not other.equal(first)
 
 
+def test_a_recording_whose_size_its_writer_did_not_know() -> None:
+    content = write_audio(50)
+    for size in (b"\xff\xff\xff\xff", (len(content) - 7).to_bytes(4, "little")):
+        piped = content[:4] + size + content[8:]
+        assert AudioClips()(sample_of(wav=piped))["num_frames"] == 50
+
+
 def test_frames() -> None:
     content = write_video(9)
     made = VideoFrames(3, step=2)(sample_of(mp4=content))
@@ -79,6 +86,12 @@ def test_frames() -> None:
         (AudioClips(max_values=99), {"wav": write_audio(50)}, "50 frames of 2 channels, more than"),
         (AudioClips(sample_rate=16000), {"wav": write_audio(5)}, "8000 frames per second, not 160"),
         (AudioClips(), {"wav": b"RIFF"}, "must have a readable audio file"),
+        (
+            AudioClips(),
+            {"wav": write_audio(50)[:-20]},
+            "audio file: it ends after 224 of 244 bytes",
+        ),
+        (AudioClips(num_frames=9), {"wav": write_audio(0)}, "audio file: it has no frames"),
         (AudioClips(), {"wav": "a.wav"}, "it must be bytes, got str"),
         (AudioClips(), {"txt": "a"}, "audio must be under one of"),
         (
@@ -108,6 +121,9 @@ def test_damaged_and_hostile_files(function: Any, sample: Any, message: str) -> 
         (lambda: AudioClips(clip="random"), "needs the length of a clip; set num_frames"),
         (lambda: AudioClips(num_frames=0), "num_frames must be a whole number of at least 1"),
         (lambda: VideoFrames(1, video_fields=["gif"]), "video_fields must be one of mp4, mov"),
+        (lambda: VideoFrames(1, img_size=5), r"img_size must be \(height, width\), got 5"),  # type: ignore[arg-type]
+        (lambda: VideoFrames(1, video_fields="mp4"), "video_fields must be a list, got the text"),
+        (lambda: AudioClips(audio_fields="wav"), "audio_fields must be a list, got the text 'wav'"),
         (lambda: VideoFrames(1, img_size=(1, 2, 3)), r"img_size must be \(height, width\)"),
     ],
 )

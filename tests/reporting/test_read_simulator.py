@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import zindex
-from tests.conftest import FakeTokenizer, WriteCorpus
+from tests.conftest import FakeTokenizer, WriteCorpus, reset_cache
 from zindex.config import DatasetConfig, RunConfig
 from zindex.errors import ConfigError
 from zindex.execution.executor import SerialExecutor
@@ -20,7 +20,7 @@ from zindex.reporting.read_simulator import (
     choose_settings,
     simulate_reads,
 )
-from zindex.store.chunk_cache import cache, reader_statistics, set_chunk_cache
+from zindex.store.chunk_cache import reader_statistics, set_chunk_cache
 from zindex.store.layout import ChunkGrid
 
 CHUNK = 256
@@ -63,7 +63,7 @@ def read_really(config: RunConfig, found: ReadFigures) -> tuple[int, int, int, i
         max_computed_rows=found.settings.max_computed_rows,
     )
     size = found.settings.global_batch_size
-    cache.reset()
+    reset_cache()
     set_chunk_cache(found.settings.cache_nbytes)
     reader_statistics(reset=True)
     for step in range(found.num_steps):

@@ -187,6 +187,36 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert files.num_skipped == 1
 
 
+def test_a_line_without_end_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zindex.sources.jsonl_files.MAX_LINE_NBYTES", 100)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1}\n' + " " * 101 + '{"a": 2}\n{"a": 3}\n')
+    with pytest.raises(SourceError, match="at byte 9 a line begins that has more than"):
+        JsonlFiles(path).find_samples()
+    files = JsonlFiles(path, on_damage="skip")
+    found = files.find_samples()
+    assert found is not None
+    assert (found.num_samples, files.num_skipped) == (1, 1)
+
+
+def test_long_blank_lines_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zindex.sources.jsonl_files._SEARCHED_NBYTES", 4)
+    path, sizes = tmp_path / "a.jsonl", list[int]()
+    read = jsonl_files.read_at
+
+    def note(file: Any, start: int, stop: int, report: Any) -> bytes:
+        sizes.append(stop - start)
+        return read(file, start, stop, report)
+
+    monkeypatch.setattr(jsonl_files, "read_at", note)
+    path.write_text('{"a": 1}\n{"a": "' + 100 * "b" + '"}\n' + 50 * " " + "\n\n")
+    found = JsonlFiles(path).find_samples()
+    assert found is not None
+    assert found.num_samples == 2
+    # Of the last line, only what shows that it is not blank is read.
+    assert sum(sizes) == 1 + 51 + 4
+
+
 def test_a_file_that_changes(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", OBJECTS)
     files = JsonlFiles(path, on_damage="skip", part_nbytes=100)

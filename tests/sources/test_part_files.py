@@ -85,8 +85,9 @@ def test_the_fingerprint_is_that_of_names_sizes_and_grid() -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(ConfigError, match="must be at least 1, got 0"):
-        part(FILES, 0)
+    for size in (0, 1.5, "8", True):
+        with pytest.raises(ConfigError, match=f"must be at least 1, got {size!r}; leave it out"):
+            part(FILES, size)  # type: ignore[arg-type]
     grid = part(FILES, 10)
     for number in (-1, 7):
         with pytest.raises(IndexError, match=rf"a part must be in \[0, 7\), got {number}"):

@@ -162,7 +162,8 @@ WITHOUT = [("0.txt", b""), ("d/1.txt", b"")]
             "but no line of {}/a.meta.jsonl has the key of one of 2 samples with a member .id, "
             "such as 'd/1': its name, with its folder, up to the first dot",
         ),
-        (WITH_ID, [{"key": "d/1"}], None),
+        (WITH_ID, [{"key": "d/1", "w": 1}], None),
+        (WITH_ID, [{"key": "d/1", "W": 1}], "but its metadata have no value of ['w']"),
         ([], None, None),
     ],
 )
@@ -176,7 +177,7 @@ def test_messages(
     path = write_tar(tmp_path / "a.tar", members)
     if lines is not None:
         write_jsonl(tmp_path / "a.meta.jsonl", lines)
-    files = TarFiles(path, meta_names=["W"])
+    files = TarFiles(path, meta_names=["w"])
     with caplog.at_level(logging.WARNING, "zindex"):
         assert len(read_all(files)) == len(members) / (2 if members is WITH_ID else 1)
         read_all(files)
@@ -228,3 +229,36 @@ def test_samples_without_metadata_are_warned_of_each_time(
         assert "has the key of one of 3 samples with a member .id, such as 'sub/0'" in (
             record.getMessage()
         )
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([{"key": "0"}, {"key": "2", "width": None}], None),
+        ([{"key": "0", "Width": 1}], "'width' (did you mean 'Width'?)"),
+        ([{"key": "0", "caption": 1}], "'width'"),
+        ([{"key": "0", "w_": 1}, {"key": "3", "width": 1}], None),
+    ],
+)
+def test_names_that_no_line_has_are_warned_of(
+    tmp_path: Path, lines: list[object], reason: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = [(f"{number}.{field}", b"") for number in range(3) for field in ("id", "txt")]
+    path = write_tar(tmp_path / "a.tar", members)
+    write_jsonl(tmp_path / "a.meta.jsonl", [*lines, *({"key": key} for key in "012")])
+    TarFiles(path, meta_names=["width"]).find_samples()
+    sidecar = tmp_path / "a.meta.jsonl"
+    start = f"{sidecar}: meta_names asks for ['width'], but no line of {sidecar} has "
+    assert caplog.messages == ([] if reason is None else [start + reason])
+
+
+def test_a_byte_order_mark(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    sidecar = tmp_path / "a.meta.jsonl"
+    sidecar.write_bytes(b"\xef\xbb\xbf" + sidecar.read_bytes())
+    files = TarFiles(path, meta_names=["width"])
+    expected = [20, None, None, None]
+    assert [sample.get("width") for sample in read_all(files)] == expected
+    assert files.find_samples() is not None
+    found = files.parse_samples(files.read_samples([(0, 4)]))
+    assert [sample.get("width") for sample in found] == expected

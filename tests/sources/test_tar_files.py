@@ -248,6 +248,11 @@ def test_bytes_behind_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     files = TarFiles(both, on_damage="skip")
     assert plain(read_all(files)) == expected(1)
     assert files.num_skipped == 1
+    # Nor is the sample before the end lost if samples are read in any order.
+    files = TarFiles(both, on_damage="skip")
+    assert files.find_samples() is not None
+    assert plain(list(files.parse_samples(files.read_samples([(0, 1)])))) == expected(1)
+    assert files.num_skipped == 1
     monkeypatch.setattr(tar_members, "MAX_PADDING_NBYTES", 1 << 20)
     both.write_bytes(one + bytes(2 << 20))
     with pytest.raises(SourceError, match="more than 1,048,576 zeros follow the archive's end"):
@@ -333,3 +338,16 @@ def test_plain_samples_are_those_of_any_others(tmp_path: Path, seed: int) -> Non
     samples = list(files.parse_samples(files.read_samples([(0, found.num_samples)])))
     assert samples == read_all(in_order)
     assert files.num_skipped == in_order.num_skipped
+
+
+def test_members_of_a_sample_that_are_apart_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    members = [(f"{number}.{field}", b"") for field in ("txt", "id") for number in range(3)]
+    path = write_tar(tmp_path / "a.tar", members)
+    TarFiles(path).find_samples()
+    [message] = caplog.messages
+    assert message.startswith(f"{path}: 3 of 6 samples have the key of an earlier one; ")
+    caplog.clear()
+    TarFiles(write_tar(tmp_path / "b.tar", sorted(members))).find_samples()
+    assert not caplog.messages

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.conftest import reset_cache
 from tests.damage import swap_chunks
 from tests.killing import exit_code, fork
 from tests.store.stores import ONE, TWO, build_arrays, count_up
@@ -18,7 +19,6 @@ from zindex.datasets.indexed_dataset import IndexedDataset
 from zindex.errors import VerificationError
 from zindex.io import files
 from zindex.io.objects import ObjectPath
-from zindex.store.chunk_cache import cache
 from zindex.store.layout import ChunkGrid, PlainGrid
 from zindex.store.open import open_store
 from zindex.store.reader import forget_all_files
@@ -137,7 +137,7 @@ def test_objects_are_bound_to_their_commit(objects: ObjectPath, codec: Any) -> N
     shards = [files.read_file(objects / "a" / f"one/c/{number}") for number in range(2)]
     for number in range(2):
         files.write_once(objects / "a" / f"one/c/{number}", [shards[1 - number]], replace=True)
-    cache.reset()
+    reset_cache()
     with pytest.raises(VerificationError, match=r"shard one/c/0 of .* is not what was committed"):
         read_rows(open_store(objects / "a")["one"])
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import reset_cache
 from tests.damage import flipped
 from tests.store.stores import ONE, TWO, build_arrays, count_up
 from zindex.errors import VerificationError
@@ -207,11 +208,11 @@ def test_every_damaged_byte_is_found(objects: ObjectPath, codec: Any) -> None:
     sound = files.read_file(path)
     for place in range(len(sound)):
         files.write_once(path, [flipped(sound, place, 4)], replace=True)
-        cache.reset()
+        reset_cache()
         with pytest.raises(VerificationError, match=r"shard one/c/0"):
             reader.read(0, 8)
     files.write_once(path, [sound[:-1]], replace=True)
-    cache.reset()
+    reset_cache()
     files.write_once(path, [sound], replace=True)
     assert reader.read(0, 8).tolist() == list(range(8))
 

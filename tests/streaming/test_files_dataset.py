@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.sources.archives import write_jsonl
 from tests.streaming.simulated_ranks import Run
+from tests.streaming.tiny_sources import Items
 from zindex.errors import StateMismatchError
 from zindex.sources.jsonl_files import JsonlFiles
 from zindex.streaming import JsonlIterableDataset, MergedDataset, TextPacking, to_state
@@ -169,3 +171,22 @@ def test_units_of_a_process_function_share_the_blocks_of_their_group(tmp_path: P
     found = [sample["id"] for sample in MergedDataset([source], cyclic=False)]
     assert sorted(found) == [*range(5120)]
     assert len(opened) == source.units.num_units // source.units.share
+
+
+@pytest.mark.parametrize("fields", [{"a": 1}, {}])
+def test_a_source_without_samples_is_warned_of(
+    tmp_path: Path, fields: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep_pairs(samples: Iterator[Any]) -> Iterator[Any]:
+        for first in samples:
+            for second in islice(samples, 1):
+                yield from (first, second)
+
+    write_jsonl(tmp_path / "a.jsonl", [fields] * 9 if fields else [])
+    lost: Any = JsonlIterableDataset(tmp_path / "a.jsonl", keep_pairs)
+    lost.name, lost.percent = "lost", 1
+    mixed = MergedDataset([lost, Items("b", 3)], cyclic=False)
+    assert len(list(mixed)) == 3
+    [message] = caplog.messages
+    parts = 9 if fields else 0
+    assert message.startswith(f"'lost' gave worker 0 of rank 0 no sample, in {parts} parts; check")

@@ -129,3 +129,10 @@ def test_a_class_of_process_functions_is_no_process_function(tmp_path: Path) -> 
             return iter(self.samples)
 
     JsonlIterableDataset(str(tmp_path / "a.jsonl"), Doubled)
+
+
+def test_parquet_files_are_refused_with_what_to_do(folder: Path) -> None:
+    (folder / "d.parquet").write_bytes(b"PAR1")
+    match = r"must read jsonl files or tar archives, got .*d\.parquet; convert it with .*ZarrText"
+    with pytest.raises(ConfigError, match=match):
+        JsonlIterableDataset([folder / "a.jsonl", folder / "d.parquet"])

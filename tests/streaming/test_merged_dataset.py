@@ -100,6 +100,25 @@ def test_settings_are_checked(settings: Any, text: str) -> None:
         MergedDataset([Items("a", 3)], **settings)
 
 
+@pytest.mark.parametrize("given", [None, "a", {"a": 1}, MergedDataset([Items("a", 3)])])
+def test_datasets_are_a_list(given: Any) -> None:
+    message = f"must be a list, got {type(given).__name__}; put them in one"
+    with pytest.raises(ConfigError, match=message):
+        MergedDataset(given)
+
+
+def test_stopping_needs_a_dataset_that_ends() -> None:
+    endless: Any = Items("a", 3)
+    with pytest.raises(ConfigError, match="stop_on_first needs a dataset that ends, with cyclic="):
+        MergedDataset([endless], stop_on_first=True)
+    endless.max_epochs = 2
+    assert len(list(MergedDataset([endless, Items("b", 3)], stop_on_first=True))) == 12
+    del endless.max_epochs
+    nested: Any = MergedDataset([Items("b", 3)], cyclic=False)
+    nested.percent = 1
+    assert len(list(MergedDataset([endless, nested], stop_on_first=True))) in (6, 7)
+
+
 def test_there_must_be_datasets() -> None:
     with pytest.raises(ConfigError, match="must have datasets, got none"):
         MergedDataset([])

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch.distributed as dist
 
@@ -16,12 +15,8 @@ import zindex
 from tests.streaming.simulated_ranks import Run
 from tests.streaming.tiny_sources import Items, ids_of, pairs
 from zindex.errors import ConfigError, StateMismatchError
-from zindex.loading.percent_pieces import LanePieces
-from zindex.plan.percent_schedules import Schedule
 from zindex.streaming import MergedDataset
-from zindex.streaming.mixing import ExactMixing
 from zindex.streaming.state import list_changes
-from zindex.streaming.worker_slots import WorkerSlot
 
 SIZES = [(1, 0), (2, 2), (3, 1)]
 
@@ -33,48 +28,6 @@ def make(function: Any = None, cyclic: bool = True, **settings: Any) -> MergedDa
 
 def names(samples: Sequence[dict[str, Any]]) -> list[str]:
     return [sample["__datasetname__"] for sample in samples]
-
-
-# The law
-
-
-def take(children: list[tuple[str, Schedule]], lane: int, num_lanes: int, stop: int) -> list[int]:
-    """Return the picks of a worker slot."""
-    pieces = LanePieces(children, None, iteration=0, base=0, step=num_lanes, process=0)
-    slot, picks = WorkerSlot.at(lane, num_lanes, 1), list[int]()
-    for block, _ in ExactMixing(pieces).blocks(slot, 0):
-        picks += block
-        if len(picks) >= stop:
-            break
-    return picks[:stop]
-
-
-@pytest.mark.parametrize("num_lanes", [1, 2, 5, 16])
-def test_each_source_has_its_share_in_each_piece(num_lanes: int) -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(3):
-        lengths = rng.choice([3, 20, 100, 400], size=8)
-        starts = np.concatenate([[0], lengths.cumsum()]).tolist()
-        percents = rng.random((int(rng.integers(2, 8)), 8)) ** 3 + 1e-3
-        children: list[tuple[str, Schedule]] = [
-            (str(n), tuple(zip([s * num_lanes for s in starts[:-1]], row.tolist(), strict=True)))
-            for n, row in enumerate(percents)
-        ]
-        shares = np.repeat(percents / percents.sum(0), lengths, axis=1).cumsum(1)
-        whole = np.zeros((len(percents), starts[-1] + 1))
-        for lane in range(num_lanes):
-            picks = np.array(take(children, lane, num_lanes, starts[-1]))
-            counts = (picks == np.arange(len(percents))[:, None]).cumsum(1)
-            errors = np.concatenate([np.zeros((len(percents), 1)), counts - shares], axis=1)
-            assert np.abs(errors).max() < 1 + 1e-6
-            whole = whole + errors
-        assert np.abs(whole).max() < 1 + 1e-6
-
-
-def test_a_rare_source_has_its_share_of_many_short_pieces() -> None:
-    often = tuple((100 * number, 1 + number % 2) for number in range(200))
-    picks = take([("often", often), ("rare", ((0, 0.005),))], 0, 1, 20_000)
-    assert abs(picks.count(1) - 10_000 * (0.005 / 1.005 + 0.005 / 2.005)) < 2
 
 
 def test_a_piece_begins_at_one_pick_of_all_worker_slots() -> None:

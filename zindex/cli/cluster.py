@@ -11,7 +11,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import ConfigError
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 _folder = click.argument("folder", type=click.Path(file_okay=False), metavar="FOLDER")
 # Resources of a worker.

@@ -38,7 +38,7 @@ from zindex.cli.errors import describe_refusal, name_options
 from zindex.cli.measure import bench, lengths
 from zindex.cli.tokenize import tokenize_command
 from zindex.errors import ConfigError, ZindexError
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 # System errors that the user can fix: a wrong path, missing permissions, a full disk.
 _REFUSALS = {

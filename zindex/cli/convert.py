@@ -14,7 +14,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import StoreNotFoundError, ZindexError
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 if TYPE_CHECKING:
     from zindex.store.layout import ChunkGrid

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from zindex.cli import options
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 
 @click.command("dedup", cls=options.SourcesCommand)

@@ -8,7 +8,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import ConfigError
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 
 def parse_range(text: str, flag: str) -> tuple[int, int]:
@@ -111,15 +111,6 @@ def forget_command(run_file: str, ids_file: str, **settings: Any) -> tuple[dict[
     return found.to_json(), "\n".join(found.to_lines())
 
 
-def _read_state(path: str) -> dict[str, Any]:
-    """Return a loader's state from a JSON file."""
-    from zindex.io import files
-    from zindex.io.objects import place_of
-    from zindex.store.commit import parse_json
-
-    return parse_json(files.read_file(place_of(path)), path)
-
-
 @click.command("compact")
 @click.argument("store", metavar="STORE")
 @options.value("--every", type=float, metavar="SECONDS", help="Repeat it, until interrupted.")
@@ -186,12 +177,13 @@ def collect(
     from zindex.growing.eviction import find_unused, remove_unused
     from zindex.growing.growing_log import is_growing
     from zindex.inspection.tables.formatting import format_nbytes
+    from zindex.loading.state import read_state
     from zindex.maintenance.garbage import find_garbage, remove_garbage
 
     found: list[Any]
     if is_growing(folder):
         options.refuse(context, ["runs"], f"must be left out for a growing store, {folder} is one")
-        found = find_unused(folder, states=[_read_state(path) for path in states], hours=hours)
+        found = find_unused(folder, states=list(map(read_state, states)), hours=hours)
         if remove:
             remove_unused(found)
     else:

@@ -15,7 +15,7 @@ import yaml
 from click.core import ParameterSource
 
 from zindex.errors import ConfigError
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 
 class SourcesCommand(click.Command):

@@ -8,7 +8,7 @@ import click
 
 from zindex.cli import options
 from zindex.errors import ConfigError
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 # Options of corpora alone, and of records alone.
 _CORPUS_NAMES = ("to", "split_sentences", "language", "metadata", "overwrite")

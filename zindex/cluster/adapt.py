@@ -14,6 +14,7 @@ from zindex.cluster.rendezvous import LOGS, Rendezvous
 from zindex.cluster.resources import choose_threads
 from zindex.cluster.settings import NodeSettings
 from zindex.errors import ConfigError, ZindexError
+from zindex.wording import count_noun
 
 if TYPE_CHECKING:
     from zindex.config import RunConfig
@@ -91,7 +92,9 @@ class SlurmNodes:
         )
         self._jobs.append(job.strip().partition(";")[0])
         self.number = number
-        logger.info("asked Slurm for %d nodes that build, as job %s", missing, self._jobs[-1])
+        logger.info(
+            "asked Slurm for %s to build on, as job %s", count_noun(missing, "node"), self._jobs[-1]
+        )
 
     def serve(self, building: "RunBuild", config: Any, num_own: int) -> None:
         """Request the nodes that a build can use, and release them when it ends.

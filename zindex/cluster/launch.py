@@ -27,6 +27,7 @@ from zindex.cluster.termination import before_termination
 from zindex.cluster.watchdog import Watchdog
 from zindex.errors import ConfigError, check_choice
 from zindex.execution.executor import coming_clients
+from zindex.wording import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,9 +156,8 @@ class Cluster:
                 connection.set_exception(error)
                 return
             logger.info(
-                "a Dask cluster for %d node%s is at %s; its logs are in %s",
-                settings.num_nodes,
-                "" if settings.num_nodes == 1 else "s",
+                "a Dask cluster for %s is at %s; its logs are in %s",
+                count_noun(settings.num_nodes, "node"),
                 facts["address"],
                 rendezvous.folder,
             )

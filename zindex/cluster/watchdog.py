@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from zindex.wording import count_noun
+
 logger = logging.getLogger("zindex.cluster")
 
 # Timeout of one scheduler call, in seconds.
@@ -183,7 +185,7 @@ class Watchdog:
                 yield _Trouble(
                     ("worker", worker.address),
                     f"{name} has sent no heartbeat for {worker.silence:.0f} s; it has "
-                    f"{worker.num_tasks} tasks",
+                    f"{count_noun(worker.num_tasks, 'task')}",
                     f"{name} sends heartbeats again",
                     address=worker.address,
                     loss=f"{name} is lost; its tasks are rescheduled",

@@ -45,6 +45,7 @@ from zindex.samples.batch import (
 from zindex.store.open import FollowedStore, Store
 from zindex.store.reader import LocalReader
 from zindex.store.rows import Spans, read_many
+from zindex.wording import count_noun
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +251,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
     @property
     def _where(self) -> str:
         """Name of the blend in messages."""
-        return f"the {self.split.name} blend of {len(self.datasets)} datasets"
+        return f"the {self.split.name} blend of {count_noun(len(self.datasets), 'dataset')}"
 
     @property
     def _is_stored(self) -> bool:

@@ -34,6 +34,7 @@ from zindex.samples.forgotten import leave_out
 from zindex.store.commit import fingerprint
 from zindex.store.open import Store
 from zindex.text.kept_tokenizer import check_stores
+from zindex.wording import count_noun
 
 #: A dataset that samples of an edited run come from.
 EditedSource = GPTDataset | PackedGPTDataset | CutDataset
@@ -161,7 +162,7 @@ class EditedDataset(SampleDataset):
     @property
     def _where(self) -> str:
         """Name of the dataset in messages."""
-        return f"the edited {self.split.name} blend of {len(self.paths)} datasets"
+        return f"the edited {self.split.name} blend of {count_noun(len(self.paths), 'dataset')}"
 
     def _read_batch(
         self, positions: Int64Array, is_padding: BoolArray

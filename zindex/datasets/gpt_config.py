@@ -85,7 +85,7 @@ class GPTDatasetConfig(BlendedMegatronDatasetConfig):
     #: ends with the end of document. ``"0.15"``: each record is one conversation, without
     #: ``cu_seqlens`` and padding for context parallelism, and ends with the end of document if the
     #: tokenizer has ``force_eod``; ``"0.14"``: always. None: dev with ``hybrid_context_parallel``,
-    #: otherwise main.
+    #: otherwise the version of the installed Megatron Core, or main without one.
     sft_rules: SFTRules | None = field(default_factory=lambda: DEFAULTS.sft_rules, kw_only=True)
 
     #: zindex: whether items have their provenance: ``dataset_id``, ``document_ids`` of each token,

@@ -16,6 +16,7 @@ from zindex.datasets.mock_conversations import load_json_arg as load_json_arg
 from zindex.datasets.sample_dataset import SampleDataset, as_given, overrides
 from zindex.datasets.utils import Split
 from zindex.errors import ConfigError, SourceError
+from zindex.formats.megatron_version import find_rules
 from zindex.samples.batch import Item, Sample, SampleBatch
 from zindex.samples.conversations.conversation_batches import IGNORE_INDEX as IGNORE_INDEX
 from zindex.samples.conversations.conversation_batches import (
@@ -32,6 +33,15 @@ from zindex.samples.masks import causal_mask
 
 Messages = list[dict[str, Any]]
 
+# The version of Megatron Core since which each of the rules applies. It has them although its wheel
+# has no datasets of conversations: those are in ``megatron.training`` of the same version.
+_FIRST_VERSIONS: dict[SFTRules, tuple[int, int]] = {
+    "0.14": (0, 0),
+    "0.15": (0, 15),
+    "0.16": (0, 16),
+    "0.17": (0, 17),
+    "main": (0, 19),
+}
 # Rules by which a record is one conversation, and the method that makes the masks by them.
 _UNPACKED = ("0.14", "0.15")
 _MASKS = "_get_ltor_masks_and_position_ids"
@@ -94,7 +104,7 @@ class SFTDataset(SampleDataset, MegatronDataset):
     Sample j is record ``j % records`` of the split: its consecutive conversations, each padded as
     required by context parallelism, truncated or padded at the end. The loss covers the targets of
     the tokenizer's ``tokenize_conversation``. ``config.sft_rules`` names the version of Megatron
-    whose rules apply.
+    whose rules apply, by default the installed one.
 
     An item has ``tokens`` and ``labels`` (int64; labels are the tokenizer's own pad id in padding,
     and -100 where there is no target), ``loss_mask`` (float32) and ``position_ids`` (int64, from 0
@@ -208,12 +218,13 @@ class SFTDataset(SampleDataset, MegatronDataset):
         """Whether all samples have as many boundaries."""
         return self._rules not in ("0.16", "0.17")
 
-    @property
+    @cached_property
     def _rules(self) -> SFTRules:
         """The version of Megatron whose rules apply."""
-        config = self.config
-        default: SFTRules = "dev" if getattr(config, "is_hybrid", False) else "main"
-        return getattr(config, "sft_rules", None) or default
+        given: SFTRules | None = getattr(self.config, "sft_rules", None)
+        if given is None and getattr(self.config, "is_hybrid", False):
+            return "dev"
+        return given or find_rules(_FIRST_VERSIONS)
 
     @cached_property
     def padding_divisor(self) -> int:

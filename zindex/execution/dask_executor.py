@@ -23,7 +23,7 @@ from zindex.execution.timeline import Timeline
 from zindex.execution.worker_tasks import call, keep, named
 from zindex.io.backoff import Backoff
 from zindex.io.machine import count_cpus
-from zindex.io.request_threads import DaemonPool
+from zindex.io.request_threads import ForkSafePool
 
 R = TypeVar("R")
 
@@ -119,7 +119,7 @@ class DaskExecutor:
         if patience is None:
             patience = SHORT_PATIENCE if self._goes_on else PATIENCE
         self.patience = patience
-        self._threads_here: DaemonPool | None = None
+        self._threads_here: ForkSafePool | None = None
         self._address = getattr(getattr(client, "scheduler", None), "address", "?")
         #: Since the scheduler was lost.
         self._lost: Backoff | None = None
@@ -205,7 +205,7 @@ class DaskExecutor:
                     raise
                 if self._threads_here is None:
                     logger.warning("%s; continuing in threads of this process", error)
-                    self._threads_here = DaemonPool(count_cpus(), "zindex-task")
+                    self._threads_here = ForkSafePool(count_cpus(), "zindex-task")
                 continue
             # Results recomputed for this task alone must be kept until it is done.
             held = [await self._make(arg) if isinstance(arg, _Task) else arg for arg in task.args]
@@ -231,7 +231,7 @@ class DaskExecutor:
         held = [await self._make(arg) if isinstance(arg, _Task) else arg for arg in task.args]
         args = tuple(arg.future.result() if isinstance(arg, _HeldResult) else arg for arg in held)
         work = task.run_remotely, task.function, args, task.key
-        future = self._threads_here.submit(*work, priority=task.priority)
+        future = self._threads_here.get().submit(*work, priority=task.priority)
         return future, await asyncio.wrap_future(future)
 
     async def _wait_for_scheduler(self) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from zindex.wording import count_noun
+
 logger = logging.getLogger("zindex")
 
 # A cluster's log should have ten lines per step, not thousands.
@@ -115,7 +117,7 @@ class LogProgress(Progress):
             tenth = _NUM_LINES * pace.done // max(1, num_shards)
             if tenth > shown and pace.done < num_shards and now - last >= _MIN_SECONDS:
                 shown, last = tenth, now
-                parts = [f"{name}: {pace.done} of {num_shards} shards"]
+                parts = [f"{name}: {pace.done:,} of {num_shards:,} shards"]
                 if rate := pace.rate(now):
                     left = format_seconds((num_shards - pace.done) / rate)
                     parts += [f"{rate:.1f} shards/s", f"{left} left"]
@@ -123,8 +125,7 @@ class LogProgress(Progress):
 
         yield advance
         elapsed = time.monotonic() - start
-        noun = "shard" if num_shards == 1 else "shards"
-        logger.info("%s: %d %s in %.2f s", name, num_shards, noun, elapsed)
+        logger.info("%s: %s in %.2f s", name, count_noun(num_shards, "shard"), elapsed)
 
 
 class RichProgress(Progress):

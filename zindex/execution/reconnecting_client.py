@@ -74,8 +74,20 @@ def _client_class() -> Any:
         _attempt_seconds = math.inf
 
         def __init__(self, *args: Any, **settings: Any) -> None:
-            super().__init__(*args, **settings)
+            try:
+                super().__init__(*args, **settings)
+            except BaseException:
+                if hasattr(self, "_loop_runner"):
+                    self.close()
+                raise
             self.futures: dict[Any, Any] = _Futures()
+
+        def close(self, *args: Any, **settings: Any) -> Any:
+            closing = super().close(*args, **settings)
+            # Dask leaves the thread of a client that found no scheduler and closed itself.
+            if not (self.asynchronous or self._is_finalizing()):
+                self._loop_runner.stop()
+            return closing
 
         async def _reconnect(self) -> None:
             self._attempt_seconds = _ATTEMPT_SECONDS

@@ -45,7 +45,7 @@ except ImportError:  # pragma: no cover
     loads = decode_with_json
 
 #: Maximum bytes of a line.
-MAX_LINE_NBYTES = 1 << 28
+MAX_LINE_NBYTES = 1 << 30
 # Larger numbers may be integers of more than 64 bits.
 _EXACT = 2.0**63
 _MAX_NESTED = 500
@@ -70,6 +70,7 @@ __all__ = [
     "parse_lines",
     "parse_object",
     "parse_text",
+    "too_long",
 ]
 
 
@@ -220,9 +221,7 @@ def cut_lines(chunks: Iterable[bytes], offset: int = 0, stop: int | None = None)
             carry.append(chunk)
             carry_nbytes += len(chunk)
             if carry_nbytes > MAX_LINE_NBYTES:
-                raise DamageError(
-                    f"a line begins that has more than {MAX_LINE_NBYTES:,} bytes", offset
-                )
+                raise too_long(offset)
             continue
         rest = lines.pop()
         after = offset + carry_nbytes + len(chunk) - len(rest)
@@ -236,6 +235,11 @@ def cut_lines(chunks: Iterable[bytes], offset: int = 0, stop: int | None = None)
         offset, carry, carry_nbytes = after, [rest], len(rest)
     if carry_nbytes:
         yield offset, [b"".join(carry)]
+
+
+def too_long(offset: int) -> DamageError:
+    """Return the error for a line that is longer than `MAX_LINE_NBYTES`."""
+    return DamageError(f"a line begins that has more than {MAX_LINE_NBYTES:,} bytes", offset)
 
 
 def hold_blank_end(batches: Iterable[Batch]) -> Generator[Batch, None, Batch | None]:

@@ -27,6 +27,7 @@ from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.maintenance.repairs.named_stores import NamedStore, find_stores
 from zindex.store.tokenizer_note import NOTE_KEY
 from zindex.store.verify import DamagedFile, StoreReport, verify_store
+from zindex.wording import count_noun
 
 
 def describe_growing(store: PlaceLike) -> tuple[int, dict[str, Any]]:
@@ -56,7 +57,7 @@ def describe_growing(store: PlaceLike) -> tuple[int, dict[str, Any]]:
     for reader in list_readers(log.root):
         rounds = NumberedLog(reader_folder(log.root, reader) / "log")
         size, count = read_rules(log.root, reader).round_size, rounds.find_last(-1) + 1
-        facts[f"reader {reader}"] = f"{count:,} rounds of {size:,} records"
+        facts[f"reader {reader}"] = f"{count_noun(count, 'round')} of {count_noun(size, 'record')}"
     return sum(home.nbytes for home in homes), facts
 
 

@@ -18,6 +18,7 @@ from zindex.io.objects import Place
 from zindex.store.commit import ROOT_KEY, StorePlan, read_status
 from zindex.store.heartbeat import read_heartbeat, write_heartbeat
 from zindex.store.open import Store
+from zindex.wording import count_noun
 
 logger = logging.getLogger(__name__)
 
@@ -179,8 +180,8 @@ def wait_for_others(
             )
         if rank.peers.take_over() or watch.is_over(pending):
             logger.warning(
-                f"rank {rank.number} builds {len(pending)} stores that it waited for: no process "
-                f"works on {pending[-1].root} any more"
+                f"rank {rank.number} builds {count_noun(len(pending), 'store')} that it waited "
+                f"for: no process works on {pending[-1].root} any more"
             )
             return
         backoff.wait()

@@ -6,9 +6,11 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from zindex.errors import ConfigError, SourceError, StoreNotFoundError
+from zindex.io import object_client
 from zindex.io.brace_patterns import expand_braces, split_at_commas
 from zindex.io.files import list_keys
 from zindex.io.frames import Frames
@@ -88,8 +90,8 @@ def list_files(
     ----------
     path
         Files, folders and patterns, separated by commas in one string or as a list. Patterns have
-        braces, which are expanded, or in local paths ``*``, ``?``, ``[...]`` and ``**``, which
-        match existing names, sorted, without those that begin with a dot.
+        braces, which are expanded, or ``*``, ``[...]``, ``**`` and, in local paths, ``?``, which
+        match existing names, sorted, without those that begin with a dot; not over HTTP.
     endings
         Suffixes of file names, without those of compression. Other files in folders are skipped.
     include_dirs
@@ -153,6 +155,8 @@ def named_paths(path: object, include_dirs: str | None = None) -> list[str]:
                 "a path must be one text with include_dirs (--include-dirs), got a list; leave "
                 "them out"
             )
+        if not all(isinstance(part, str | os.PathLike) for part in path):
+            raise ConfigError(f"a path must be text or a list of texts, got {path!r}")
         parts = [os.fspath(part) for part in path]
     else:
         raise ConfigError(f"a path must be text or a list of texts, got {path!r}")
@@ -170,6 +174,8 @@ def _match(pattern: str) -> list[str]:
     if not is_path or not glob.has_magic(pattern) or os.path.lexists(pattern):
         return [pattern]
     found = sorted(glob.glob(pattern, recursive=True))
+    if pattern.endswith("**"):  # the files of a folder match, too
+        found = [name for name in found if not os.path.isdir(name)]
     if not found:
         raise StoreNotFoundError(f"no file matches {pattern}; check the path")
     return found
@@ -177,6 +183,11 @@ def _match(pattern: str) -> list[str]:
 
 def _folders(include_dirs: str | None) -> Iterator[tuple[str, int]]:
     """Yield the folders of ``include_dirs``, and how often each is read."""
+    if not isinstance(include_dirs, str | None):
+        raise ConfigError(
+            "include_dirs (--include-dirs) must be one text, folders separated by commas, got "
+            f"{include_dirs!r}"
+        )
     for part in split_at_commas(include_dirs or ""):
         found = _REPEATED.fullmatch(part)
         name, count = (found[1], int(found[2])) if found is not None else (part, 1)
@@ -256,16 +267,56 @@ def _local_file(url: str, path: Path) -> SourceFile:
 
 
 def _remote_places(place: ObjectPath, endings: Sequence[str]) -> list[ObjectPath]:
-    """Return an object, or those below a prefix, sorted by key."""
+    """Return an object, or those below a prefix or of a pattern, sorted by key."""
+    if "*" in place.key or ("[" in place.key and not place.is_read_only):
+        return _match_objects(place, endings)
     if _has_ending(place.name, endings):
         return [place]
     if place.is_read_only:
-        raise ConfigError(
-            f"a URL over {place.scheme} must name a file that ends in {' or '.join(endings)}, or "
-            f"such an ending and that of a compression, got {place}; folders cannot be listed there"
-        )
+        raise _unlisted(place, endings)
     keys = sorted(list_keys(place, depth=None))
     found = [place / key for key in keys if _has_ending(key, endings)]
     if not found:
         raise StoreNotFoundError(f"no object below {place} ends in {' or '.join(endings)}")
     return found
+
+
+def _unlisted(place: ObjectPath, endings: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"a URL over {place.scheme} must name a file that ends in {' or '.join(endings)}, or "
+        f"such an ending and that of a compression, got {place}; folders cannot be listed there"
+    )
+
+
+def _match_objects(place: ObjectPath, endings: Sequence[str]) -> list[ObjectPath]:
+    """Return the object of a name, or those that match it as a pattern."""
+    if place.is_read_only:
+        raise _unlisted(place, endings)
+    if object_client.head(place) is not None:
+        return [place]
+    parts = place.key.split("/")
+    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    folder = ObjectPath(place.scheme, place.bucket, "/".join(parts[:fixed]))
+    found = []
+    for key in sorted(list_keys(folder, depth=None)):
+        names = key.split("/")
+        # What is below a folder that matches has an ending.
+        above = range(1, len(names)) if _has_ending(key, endings) else ()
+        if any(_is_match(names[:stop], parts[fixed:]) for stop in (*above, len(names))):
+            found.append(folder / key)
+    if not found:
+        raise StoreNotFoundError(f"no object matches {place}; check the URL")
+    return found
+
+
+def _is_match(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Return whether the parts of a key match those of a pattern."""
+    if not names or not patterns:
+        return not names and all(part == "**" for part in patterns)
+    if patterns[0] == "**" and _is_match(names, patterns[1:]):
+        return True
+    if names[0].startswith(".") and not patterns[0].startswith("."):
+        return False
+    if patterns[0] == "**":
+        return _is_match(names[1:], patterns)
+    return fnmatchcase(names[0], patterns[0]) and _is_match(names[1:], patterns[1:])

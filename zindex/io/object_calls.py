@@ -19,6 +19,7 @@ from zindex.io.backoff import Backoff
 from zindex.io.objects import ObjectPath, mask
 from zindex.io.request_threads import call, pause
 from zindex.lazy import need
+from zindex.wording import count_noun
 
 R = TypeVar("R")
 
@@ -167,6 +168,8 @@ def unavailable(
         remedy = "name the file of its authority in SSL_CERT_FILE, or check the address"
     elif name in ("PermissionDeniedError", "UnauthenticatedError") or _status(error) in (401, 403):
         remedy = "check the credentials in the environment and what they allow"
+    elif "Range request not supported" in str(error):
+        remedy = "the server must answer requests for ranges; choose another one, or copy the file"
     elif _status(error) == 501:
         remedy = "the store must support conditional writes: PUT with If-None-Match"
     elif "NoSuchBucket" in str(error) or isinstance(error, FileNotFoundError):
@@ -174,7 +177,7 @@ def unavailable(
     else:
         remedy = "check the network and the endpoint, and run again to go on from there"
     return StoreUnavailableError(
-        f"{path} must be {action}, {num_tries} {'try' if num_tries == 1 else 'tries'} in "
+        f"{path} must be {action}, {count_noun(num_tries, 'try', 'tries')} in "
         f"{seconds:.1f} s gave {_reason(error)}; {remedy}"
     )
 

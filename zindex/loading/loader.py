@@ -15,6 +15,7 @@ from zindex.loading.edited_runs import LoadedRun, count_edits
 from zindex.loading.hf_format import HFDataset, check_hf
 from zindex.loading.order import SampleOrder
 from zindex.loading.reading import BatchReader, WorkerPool, choose_pinning, read_ahead
+from zindex.loading.run_split import choose_dataset
 from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, count_samples
 from zindex.loading.state import dataset_fingerprint
 from zindex.loading.token_batches import TokenBatchPlan, TokenOrder, sizes_of
@@ -450,20 +451,7 @@ def _open_dataset(run: Any, tokenizer: Any, split: str, settings: dict[str, Any]
             )
         return run
     found = open_run(run, tokenizer, **({"create_attention_mask": False} | settings))
-    if split not in found:
-        raise ConfigError(
-            f"split must be one that the run has samples of, {', '.join(found)}, got {split!r}; "
-            "give it a share in the run's split"
-        )
-    dataset = found[split]
-    if not isinstance(dataset, list):
-        return dataset
-    if len(dataset) > 1:
-        raise ConfigError(
-            f"a loader needs one dataset, got a run of {len(dataset)} that are not blended; give "
-            "them weights, set blend: sizes, or choose one of open_run(...)"
-        )
-    return dataset[0]
+    return choose_dataset(found, split)
 
 
 def _choose_prefetch(prefetch: int | None, num_workers: int, *, is_ours: bool) -> int:

@@ -1,14 +1,24 @@
 """Recognise trainers among the callers of a stream, as none of them can be asked.
 
 Accelerate shares samples between ranks a second time, which is refused. Lightning reads a batch
-ahead, which states must not count. Both save the state of one rank only.
+ahead, which states must not count. Both save the state of one rank only. Datasets that are already
+shared are found by their lengths.
 """
 
+import json
+import logging
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+import torch
+
 from zindex.errors import ConfigError
+from zindex.samples.collectives import is_distributed
+
+logger = logging.getLogger(__name__)
 
 # Classes that give each rank a share of all samples that one rank reads.
 _SHARING = {"IterableDatasetShard", "DataLoaderDispatcher"}, {"accelerate", "transformers"}
@@ -42,6 +52,46 @@ def refuse_resharding(num_ranks: int) -> None:
             "were never seen; leave the DataLoader out of accelerator.prepare(), or call "
             "dataset.set_data_parallel(1, 0) and set dispatch_batches=False"
         )
+
+
+# By the names of datasets, the streams that have been compared.
+_num_compared = Counter[str]()
+
+
+def warn_of_shares(lengths: Mapping[str, int], rank: int, num_ranks: int) -> None:
+    """Warn if datasets have other lengths on an adjacent rank, as if each had a share of them.
+
+    It is no collective call: ranks leave their lengths in the store of ``torch.distributed``, and
+    do not wait for those of others. Of two ranks the later one finds a difference.
+
+    Parameters
+    ----------
+    lengths
+        Items of the map-style datasets of a stream, by name.
+    rank, num_ranks
+        Of this process.
+    """
+    if num_ranks == 1 or not lengths or not is_distributed():
+        return
+    store: Any = torch.distributed.distributed_c10d._get_default_store()
+    if store is None:  # of MPI
+        return
+    names = json.dumps([*lengths])
+    _num_compared[names] += 1
+    key = f"zindex lengths {names} {_num_compared[names]}"
+    store.set(f"{key} {rank}", json.dumps([*lengths.values()]))
+    for other in (rank - 1, rank + 1):
+        if not 0 <= other < num_ranks or not store.check([f"{key} {other}"]):
+            continue
+        found = json.loads(store.get(f"{key} {other}"))
+        for (name, here), there in zip(lengths.items(), found, strict=True):
+            if here != there:
+                logger.warning(
+                    "%r must be the same dataset on all ranks, which share its items, it has %d on "
+                    "rank %d and %d on rank %d; do not give each rank a share (Subset, "
+                    "split_dataset_by_node), or call set_data_parallel(1, 0)",
+                    *(name, here, rank, there, other),
+                )
 
 
 def is_read_ahead() -> bool:

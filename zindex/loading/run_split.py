@@ -2,6 +2,7 @@
 
 import os
 from collections import OrderedDict
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,18 +64,35 @@ def open_run_split(
             f"a run must be built to be mixed, {config} lacks {', '.join(missing)}; run "
             "`zindex build` on it first"
         )
-    datasets = open_run(run, tokenizer)
+    return choose_dataset(open_run(run, tokenizer), split)
+
+
+def choose_dataset(datasets: Mapping[str, Any], split: str) -> Any:
+    """Return the only dataset of a split.
+
+    Parameters
+    ----------
+    datasets
+        What `zindex.open_run` returned.
+    split
+        The split.
+
+    Raises
+    ------
+    ConfigError
+        If the split has no samples, or several datasets.
+    """
     found = datasets.get(split)
     if not found:
         raise ConfigError(
-            f"the split of a run must be one that it has ({', '.join(datasets)}), {config} has no "
-            f"{split!r}; name another, or give it samples"
+            f"split must be one that the run has samples of, {', '.join(datasets)}, got {split!r}; "
+            "give it a share in the run's split"
         )
     if not isinstance(found, list):
         return found
     if len(found) > 1:
         raise ConfigError(
-            f"a split must be one dataset to be mixed, {split!r} of {config} has {len(found)}; "
-            "give the run a blend, or mix its datasets by ZarrText"
+            f"a split must be one dataset, {split!r} of the run has {len(found)} that are not "
+            "blended; give them weights, set blend: sizes, or choose one of open_run(...)"
         )
     return found[0]

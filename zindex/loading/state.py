@@ -5,11 +5,14 @@ state: plain values, which JSON and every checkpoint format can store. It does n
 number of ranks, the micro-batch size, loader workers or prefetched batches.
 """
 
+import json
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError
+from zindex.io import files
+from zindex.io.objects import PlaceLike, place_of
 from zindex.store.commit import fingerprint as fingerprint_of
 
 #: Version of the state format; increased when older states could be misread.
@@ -32,6 +35,24 @@ class LoaderState:
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain values, with its version."""
         return {"version": STATE_VERSION} | asdict(self)
+
+
+def read_state(path: PlaceLike) -> Any:
+    """Return the state of a loader from a JSON file, unchecked.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is no such file.
+    StateMismatchError
+        If it is not JSON.
+    """
+    try:
+        return json.loads(files.read_file(place_of(path)))
+    except (ValueError, RecursionError) as error:
+        raise StateMismatchError(
+            f"{path} must be JSON, the result of state_dict(), it is not: {error}; save it again"
+        ) from error
 
 
 def parse_state(

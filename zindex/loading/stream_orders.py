@@ -175,7 +175,10 @@ def _draw_below(size: int, generator: np.random.PCG64) -> Iterator[int]:
 
 
 def shuffle_like_cogdata(samples: Iterable[T], size: int, *, seed: int) -> Iterator[T]:
-    """Yield the samples of a file through cogdata's shuffle buffer."""
+    """Yield the samples of a file through cogdata's shuffle buffer; size 0 keeps their order."""
+    if not size:
+        yield from samples
+        return
     generator = random.Random(seed)
     buffer: list[T] = []
     for sample in samples:

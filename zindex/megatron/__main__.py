@@ -33,7 +33,7 @@ from zindex.megatron.install import install
     "--sft-rules",
     type=click.Choice(["0.14", "0.15", "0.16", "0.17", "main", "dev"]),
     help="Version of Megatron whose rules pack conversations (--sft); 0.17 applies to 0.18. "
-    "[default: dev with hybrid or dynamic context parallelism, otherwise main]",
+    "[default: dev with hybrid or dynamic context parallelism, otherwise the installed version]",
 )
 @click.option(
     "--bert-rules",

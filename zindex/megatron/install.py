@@ -90,9 +90,9 @@ def install(**defaults: Any) -> None:
         (``"megatron"``, the default, or ``"scalable"``), ``store`` (``"all"`` or ``"minimal"``),
         ``shuffle`` (``"keyed"`` or ``"uniform"``), ``max_computed_rows``, 0 to store all,
         ``sft_rules`` (``"main"``, ``"dev"``, ``"0.17"``, ``"0.16"``, ``"0.15"`` or
-        ``"0.14"``; see ``GPTDatasetConfig``), ``bert_rules`` (``"main"`` or ``"0.17"``, by default
-        that of the installed Megatron; see ``BERTMaskedWordPieceDatasetConfig``), and ``fim_draws``
-        (``"keyed"`` or ``"sequential"``; see ``GPTFIMDatasetConfig``).
+        ``"0.14"``; see ``GPTDatasetConfig``) and ``bert_rules`` (``"main"`` or ``"0.17"``; see
+        ``BERTMaskedWordPieceDatasetConfig``), both by default those of the installed Megatron, and
+        ``fim_draws`` (``"keyed"`` or ``"sequential"``; see ``GPTFIMDatasetConfig``).
 
     Raises
     ------

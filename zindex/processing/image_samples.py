@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.errors import ConfigError, SourceError, check_choice, check_list
 from zindex.lazy import need
 from zindex.plan.settings import check_whole
 from zindex.processing.renaming import rename_parameters
@@ -249,6 +249,8 @@ class ImageTextPairs(PerSample):
         self.max_text_len = check_whole("max_text_len", max_text_len, 1)
         self.reader = ImageReader(img_size, keep_aspect=False, smooth=True, max_pixels=max_pixels)
         self.encoder = TextEncoder(tokenizer)
+        check_list("text_fields", text_fields)
+        check_list("image_fields", image_fields)
         self.text_fields = tuple(text_fields)
         self.image_fields = tuple(image_fields)
         self.pad_id = pad_id
@@ -299,6 +301,7 @@ class ImageRecords(PerSample):
     ) -> None:
         super().__init__(on_damage)
         self.reader = ImageReader(img_size, keep_aspect=True, smooth=False, max_pixels=max_pixels)
+        check_list("image_fields", image_fields)
         self.image_fields = tuple(image_fields)
 
     def make(self, sample: Mapping[str, Any]) -> Sample:

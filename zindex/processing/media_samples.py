@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, check_choice
+from zindex.errors import ConfigError, check_choice, check_list
 from zindex.lazy import need
 from zindex.plan.settings import check_whole
 from zindex.processing.image_samples import MAX_PIXELS, PerSample, find_field
@@ -21,6 +21,8 @@ ClipStart = Literal["first", "random"]
 _INSTALL = "zindex[media]"
 #: Default limit of the decoded values of a recording: 20 minutes in stereo at 48 kHz.
 MAX_VALUES = 20 * 60 * 2 * 48_000
+# Least size that programs write into a WAV file whose end they do not know.
+_UNKNOWN_NBYTES = 0x7FFF_0000
 # Containers by the name of the field. They are not guessed, because some formats, such as
 # playlists, refer to other files.
 _CONTAINERS = {"mp4": "mp4", "mov": "mp4", "webm": "matroska", "mkv": "matroska", "avi": "avi"}
@@ -82,6 +84,7 @@ class AudioClips(PerSample):
         if sample_rate is not None:
             check_whole("sample_rate", sample_rate, 1)
         need("soundfile", "decoding audio", _INSTALL)
+        check_list("audio_fields", audio_fields)
         self.audio_fields, self.num_frames, self.clip = tuple(audio_fields), num_frames, clip
         self.sample_rate, self.mono = sample_rate, mono
         self.max_values = check_whole("max_values", max_values, 1)
@@ -89,9 +92,12 @@ class AudioClips(PerSample):
     def make(self, sample: Mapping[str, Any]) -> Sample:
         """Return a sample with its recording as a tensor."""
         content = _check_bytes(find_field(sample, self.audio_fields, "audio"))
+        _check_whole_wave(content)
         soundfile = need("soundfile", "decoding audio", _INSTALL)
         with soundfile.SoundFile(BytesIO(content)) as recording:
             total, channels, rate = recording.frames, recording.channels, recording.samplerate
+            if not total:
+                raise ValueError("it has no frames")
             wanted = self.num_frames or total
             if max(total, wanted) * channels > self.max_values:
                 raise ValueError(
@@ -159,9 +165,10 @@ class VideoFrames(PerSample):
         super().__init__(on_damage)
         self.num_frames = check_whole("num_frames", num_frames, 1)
         self.step = check_whole("step", step, 1)
+        check_list("video_fields", video_fields)
         for field in video_fields:
             check_choice("video_fields", field, _CONTAINERS)
-        if img_size is not None and len(img_size) != 2:
+        if img_size is not None and (isinstance(img_size, int | str) or len(img_size) != 2):
             raise ConfigError(f"img_size must be (height, width), got {img_size!r}")
         self.sides = [check_whole("img_size", side, 1) for side in img_size or ()]
         self.video_fields = tuple(video_fields)
@@ -184,6 +191,8 @@ class VideoFrames(PerSample):
         times: list[float] = []
         num_pixels = 0
         with av.open(BytesIO(content), format=container) as opened:
+            if not opened.streams.video:
+                raise ValueError("it has no video")
             stream = opened.streams.video[0]
             # Checked before the decoder allocates a frame, whose size may change.
             stream.codec_context.options = {"max_pixels": str(self.max_pixels)}
@@ -211,3 +220,11 @@ def _check_bytes(content: Any) -> bytes:
     if not isinstance(content, bytes | bytearray | memoryview):
         raise ValueError(f"it must be bytes, got {type(content).__name__}")
     return bytes(content)
+
+
+def _check_whole_wave(content: bytes) -> None:
+    """Raise ValueError for a cut WAV file, of which the decoder would return what is left."""
+    nbytes = 8 + int.from_bytes(content[4:8], "little")
+    # Some programs leave out the last, padding byte.
+    if content[:4] == b"RIFF" and len(content) + 1 < nbytes < _UNKNOWN_NBYTES:
+        raise ValueError(f"it ends after {len(content):,} of {nbytes:,} bytes")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zindex.config import RunConfig
-from zindex.inspection.tables.formatting import count_noun, format_count, format_epochs
+from zindex.inspection.tables.formatting import format_count, format_epochs
+from zindex.wording import count_noun
 
 # Maximum number of datasets named by a limit.
 _MAX_NAMED = 3

@@ -12,6 +12,7 @@ from zindex.reporting.elements import shorten, soft
 from zindex.reporting.figures import RunFigures
 from zindex.reporting.markup import Html, join, tag
 from zindex.version import VERSION
+from zindex.wording import count_noun
 
 #: First line of a page.
 DOCTYPE = "<!DOCTYPE html>"
@@ -90,7 +91,7 @@ def _subtitle(runs: Sequence[RunFigures]) -> str:
     first = runs[0]
     if len(runs) > 1:
         return f"{first.split}, A and B"
-    edits = f", {first.num_edits} edits" if first.num_edits else ""
+    edits = f", {count_noun(first.num_edits, 'edit')}" if first.num_edits else ""
     return (
         f"{first.split}, order {first.plan.order}, {first.sequence_length:,} tokens per sample, "
         f"seed {first.plan.seed}{edits}"

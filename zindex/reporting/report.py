@@ -12,7 +12,6 @@ from zindex.inspection.answers.diff import RunDifference, diff
 from zindex.inspection.answers.run_order import RunLike
 from zindex.inspection.answers.screen import WIDTH, fit, fit_lines
 from zindex.inspection.tables.formatting import (
-    count_noun,
     format_epochs,
     format_nbytes,
     format_share,
@@ -23,6 +22,7 @@ from zindex.reporting.figures import RunFigures, measure_run
 from zindex.reporting.observations import MAX_OBSERVED
 from zindex.reporting.page import DOCTYPE, make_page
 from zindex.reporting.read_simulator import ReadSettings
+from zindex.wording import count_noun
 
 
 @dataclass(frozen=True, slots=True)

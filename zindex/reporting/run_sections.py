@@ -5,7 +5,6 @@ from statistics import median
 
 from zindex.inspection.answers.diff import RunDifference
 from zindex.inspection.tables.formatting import (
-    count_noun,
     format_count,
     format_nbytes,
     format_share,
@@ -26,6 +25,7 @@ from zindex.reporting.figures import RunFigures
 from zindex.reporting.markup import Html, join, tag
 from zindex.reporting.read_simulator import ReadFigures
 from zindex.reporting.shown_samples import ShownPart, ShownSample
+from zindex.wording import count_noun
 
 # Nodes that have a row, windows of the chart of steps, and colors of documents.
 _MAX_NODES, _MAX_COLUMNS, _NUM_COLORS = 16, 60, 6

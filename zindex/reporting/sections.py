@@ -5,7 +5,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from zindex.inspection.tables.formatting import (
-    count_noun,
     format_count,
     format_epochs,
     format_share,
@@ -28,6 +27,7 @@ from zindex.reporting.figures import RunFigures
 from zindex.reporting.markup import Html, join, tag
 from zindex.reporting.mix import MAX_BANDS
 from zindex.reporting.shuffle_quality import BAD, UNUSUAL, ShuffleTest
+from zindex.wording import count_noun
 
 #: Datasets in tables and bars before those that are added up.
 MAX_SHOWN = 20

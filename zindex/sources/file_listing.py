@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from zindex.errors import SourceError
 from zindex.io.file_list import SourceFile
+from zindex.wording import count_noun
 
 # In the place of a size or digest that is not known.
 _UNKNOWN = -1
@@ -152,14 +153,10 @@ def describe_growth(before: str, now: str) -> str:
     """Return what a list has more than one before."""
     files = read_listing(now)
     if before.startswith(_FIRST):
-        return _count_files(len(files) - int(before.removeprefix(_FIRST)), " more")
+        return count_noun(len(files) - int(before.removeprefix(_FIRST)), "more file")
     old = read_listing(before)
     sizes = Counter(file.nbytes for file in old)
     longer = (sizes - Counter(file.nbytes for file in files)).total()
-    found = [_count_files(len(files) - len(old), " more")] * (len(files) > len(old))
-    found += [f"more lines in {_count_files(longer)}"] * bool(longer)
+    found = [count_noun(len(files) - len(old), "more file")] * (len(files) > len(old))
+    found += [f"more lines in {count_noun(longer, 'file')}"] * bool(longer)
     return " and ".join(found) or "its files in another order"
-
-
-def _count_files(count: int, more: str = "") -> str:
-    return f"{count}{more} {'file' if count == 1 else 'files'}"

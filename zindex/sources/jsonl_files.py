@@ -21,6 +21,7 @@ from zindex.formats.json_lines import (
     parse_lines,
     parse_object,
     parse_text,
+    too_long,
 )
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import (
@@ -116,9 +117,10 @@ class JsonlFiles(PartFiles):
     -----
     Samples are the lines' objects with ``null`` at their top level read as ``""``, and with
     ``__url__``, the file, and ``__key__``, the number of the line in the file from 0; fields of
-    these names in the file itself are replaced. To number the lines of a file's later parts, each
-    process counts the lines before them once. For files of many GB that is slow: split the files,
-    or import them.
+    these names in the file itself are replaced. With ``orjson``, integers of more than 64 bits
+    become floats, and of a name that an object repeats the last value is taken. To number the lines
+    of a file's later parts, each process counts the lines before them once. For files of many GB
+    that is slow: split the files, or import them.
     """
 
     kind = "jsonl"
@@ -286,7 +288,7 @@ class JsonlFiles(PartFiles):
         return self._parse_again(self.urls[number], [line], 0, first, row)
 
     def _scan(self, file: SourceFile) -> FileScan:
-        """Return the offset of each line; blank lines at the end are left out."""
+        """Return the offset of each line, without blank lines at the end and those too long."""
         found, at, ends_line = [np.zeros(1, np.int64)], 0, True
         digest = ContentDigest()
         report = self._report_to(file.url)
@@ -301,10 +303,17 @@ class JsonlFiles(PartFiles):
         offsets = np.concatenate(found)
         while len(offsets) > 1:
             start, stop = offsets[-2:].tolist()
-            if read_at(file, start, stop, report).strip():
+            steps = range(start, stop, _SEARCHED_NBYTES)
+            some = (read_at(file, at, min(at + _SEARCHED_NBYTES, stop), report) for at in steps)
+            if any(map(bytes.strip, some)):
                 break
             offsets = offsets[:-1]
-        return FileScan(offsets.reshape(-1, 1), digest.to_int())
+        long = np.flatnonzero(np.diff(offsets) > MAX_LINE_NBYTES)
+        if len(long):
+            damage = too_long(int(offsets[long[0]]))
+            self.damage.report(file.url, damage, "that line and all after it")
+            offsets = offsets[: long[0] + 1]
+        return FileScan(offsets.reshape(-1, 1), digest.to_int(), not len(long))
 
     def _parse_again(
         self, url: str, lines: list[bytes], index: int, first: int, number: int
@@ -408,6 +417,8 @@ def count_breaks(file: SourceFile, edges: Sequence[int]) -> list[int]:
 def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file with their offsets, without blank ones at its end.
 
+    A byte order mark is left out.
+
     Raises
     ------
     DamageError
@@ -415,6 +426,9 @@ def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
     """
     with closing(read_chunks(file)) as chunks:
         for offset, lines in hold_blank_end(cut_lines(chunks)):
+            if offset == 0 and lines[0].startswith(_BYTE_ORDER_MARK):
+                offset = len(_BYTE_ORDER_MARK)
+                lines[0] = lines[0][offset:]
             for line in lines:
                 yield offset, line
                 offset += len(line) + 1

@@ -53,6 +53,10 @@ logger = logging.getLogger(__name__)
 _MAX_FOLDERS = 8
 
 
+def _is_whole(value: object, least: int) -> bool:
+    return type(value) is not bool and isinstance(value, int | np.integer) and int(value) >= least
+
+
 class PartFiles(SampleFiles):
     """Base of the sources of files: byte ranges of files that can be split, and whole files.
 
@@ -89,11 +93,11 @@ class PartFiles(SampleFiles):
         *,
         prepare_nbytes: int = PREPARE_NBYTES,
     ) -> None:
-        if part_nbytes < 1:
+        if not _is_whole(part_nbytes, 1):
             raise ConfigError(
-                f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes}; leave it out"
+                f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes!r}; leave it out"
             )
-        if not isinstance(prepare_nbytes, int) or prepare_nbytes < 0:
+        if not _is_whole(prepare_nbytes, 0):
             raise ConfigError(
                 f"prepare_nbytes must be a whole number of at least 0, got {prepare_nbytes!r}"
             )

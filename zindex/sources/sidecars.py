@@ -1,11 +1,12 @@
 """Read the metadata of tar archives: a jsonl file beside each, its sidecar."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_list
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_list, suggest
 from zindex.formats.json_lines import parse_object
 from zindex.io.decompression import DamageError
 from zindex.io.file_list import SourceFile
@@ -17,6 +18,8 @@ from zindex.sources.jsonl_files import read_lines
 Metadata = dict[str, tuple[Any, ...]]
 # Suffixes of metadata files, in the order in which they are looked for.
 _SIDECARS = (".meta.jsonl", ".jsonl")
+# Names of fields that are compared with a misspelled one.
+_MAX_KNOWN = 1000
 _WHAT = "metadata of samples, a JSON object with a key on each line"
 
 
@@ -153,6 +156,34 @@ def watch_joins(
     if not num_samples or num_joined:
         return None
     return explain_joins(num_samples, num_ids, last, bool(metadata), sidecar)
+
+
+def explain_names(sidecar: SourceFile, names: Sequence[str]) -> str | None:
+    """Return which requested fields no line of a metadata file has; None if there is none."""
+    missing, known = dict.fromkeys(names), set[str]()
+    with suppress(DamageError):
+        for _, line in read_lines(sidecar):
+            with suppress(SourceError):
+                fields = parse_object(line)
+                if len(known) < _MAX_KNOWN:
+                    known |= fields.keys()
+                for name in fields.keys() & missing.keys():
+                    del missing[name]
+            if not missing:
+                return None
+    hints = (f"{name!r}{suggest(name, known)}" for name in missing)
+    return f"no line of {sidecar.url} has {' or '.join(hints)}" if known else None
+
+
+def explain_values(metadata: Metadata, names: Sequence[str]) -> str | None:
+    """Return which requested fields have no value in a metadata file; None if all have."""
+    columns = zip(*metadata.values(), strict=True)
+    empty = [
+        name
+        for name, column in zip(names, columns, strict=False)
+        if not any(value is not None for value in column)
+    ]
+    return f"its metadata have no value of {empty}" if empty else None
 
 
 def explain_joins(

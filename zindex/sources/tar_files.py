@@ -38,6 +38,8 @@ from zindex.sources.sidecars import (
     Metadata,
     check_meta_names,
     explain_joins,
+    explain_names,
+    explain_values,
     find_sidecar,
     parse_metadata,
     parse_sidecar,
@@ -61,6 +63,8 @@ from zindex.sources.tar_members import (
 _NO_LINE, _SEVERAL = -1, -2
 # The sample has no member .id, and therefore no metadata.
 _NO_ID = -3
+# Samples of an archive whose keys are compared.
+_MAX_KNOWN = 1 << 16
 
 logger = logging.getLogger(__name__)
 
@@ -265,6 +269,7 @@ class TarFiles(PartFiles):
         rows: list[tuple[int, int, int]] = []
         current: str | None = None
         digest, is_whole = ContentDigest(), True
+        known, num_again = set[str](), 0
         lines = self._find_lines(file, digest) if self._fields or file.needs_sidecar else {}
         missing = (_NO_LINE, _NO_LINE)
         with open_headers(file, digest, self._report_to(file.url)) as buffer:
@@ -276,14 +281,23 @@ class TarFiles(PartFiles):
                     if key != current:
                         current = key
                         rows.append((start, _NO_ID, _NO_ID))
+                        if len(rows) <= _MAX_KNOWN:
+                            num_again += key in known
+                            known.add(key)
                     if name.endswith(".id"):
                         rows[-1] = (rows[-1][0], *lines.get(key, missing))
                 check_rest(buffer)
             except DamageError as damage:
                 self.damage.report(file.url, damage, "the sample there and all after it")
-                # Whether the last sample is whole is not known.
-                buffer.end = rows.pop()[0] if rows else 0
                 is_whole = False
+                if buffer.end is None:  # whether the last sample is whole is not known
+                    buffer.end = rows.pop()[0] if rows else 0
+        if num_again:
+            logger.warning(
+                "%s: %d of %d samples have the key of an earlier one; if they are parts of it, "
+                "write the members of a sample one after the other (tar --sort=name)",
+                *(file.url, num_again, len(rows)),
+            )
         end = buffer.end or 0
         return FileScan(np.array([*rows, (end, *missing)], np.int64), digest.to_int(), is_whole)
 
@@ -316,7 +330,7 @@ class TarFiles(PartFiles):
         return copied, copied.nbytes
 
     def find_samples(self) -> SampleOffsets | None:
-        """Return where all samples start, found once; warn of those without metadata.
+        """Return where all samples start, found once; warn of metadata that are missing.
 
         Raises the errors of `PartFiles.find_samples`.
         """
@@ -339,7 +353,19 @@ class TarFiles(PartFiles):
                     f"{num_lacking:,} of {num_samples:,} samples have no member .id, or no line of "
                     "metadata with their key",
                 )
+            self._check_names(offsets)
         return offsets
+
+    def _check_names(self, offsets: SampleOffsets) -> None:
+        """Warn of requested fields that the first metadata file does not have."""
+        assert self._opened is not None
+        for file, table in zip(self._opened.files, offsets.tables, strict=True):
+            if not np.isin(table[:, 1], (_NO_LINE, _NO_ID)).all():
+                sidecar, _ = self._find_sidecar(file)
+                reason = explain_names(sidecar, list(self._fields))
+                if reason is not None:
+                    self._warn(sidecar.url, reason)
+                return
 
     def _explain(self, number: int, lines: Int64Array) -> str:
         """Return why no sample of a file has metadata."""
@@ -410,8 +436,10 @@ class TarFiles(PartFiles):
         cached = self._metadata
         if cached is None or cached[0] != number:
             file = self._files[number]
-            cached = number, read_sidecar(file, list(self._fields), self.damage)
-            self._metadata = cached
+            found = read_sidecar(file, list(self._fields), self.damage)
+            if cached is None and (reason := explain_values(found, list(self._fields))):
+                self._warn(file.url, reason)
+            cached = self._metadata = number, found
         return cached[1]
 
     def _identify(self, file: SourceFile) -> str:

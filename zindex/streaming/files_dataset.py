@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.arrays import Int64Array
+from zindex.errors import ConfigError
 from zindex.io.request_threads import DaemonPool
 from zindex.loading.sample_units import UNIT_NBYTES, Order, SampleUnits, choose_units
 from zindex.loading.stream_orders import keyed_order, take_turns
@@ -80,6 +81,13 @@ class FilesDataset(IterableDataset[Sample]):
         on_damage: OnDamage = "error",
     ) -> None:
         check_process_fn(process_fn)
+        for url in files.urls:
+            if url.lower().endswith(".parquet"):
+                raise ConfigError(
+                    f"a stream must read jsonl files or tar archives, got {url}; convert it with "
+                    "`zindex tokenize --for pretrain` and read the store as ZarrText, or mix a "
+                    "map-style dataset of its rows"
+                )
         self.shuffle_buffer = check_whole("shuffle_buffer", shuffle_buffer, 0)
         self.files = files
         # Whether any sample can be skipped.
@@ -317,23 +325,23 @@ class FilesDataset(IterableDataset[Sample]):
             start, stop = self.units.range_of(unit.part)
             # Few at a time stay in the processor's cache until they are parsed.
             step = NUM_PARSED if self.files.reads_blocks else max(1, stop - start)
-            start += unit.skip
-            if self.files.is_slow_at_first and start < stop:
-                yield self.files.read_samples([(start, start + 1)])
-                start += 1
-            for first in range(start, stop, step):
-                yield self.files.read_samples([(first, min(first + step, stop))])
+            for span in self._divide(start + unit.skip, stop, step):
+                yield self.files.read_samples([span])
             return
         start, stop = self.units.part_of(unit.part, unit.order)
         start += unit.skip
-        if start >= stop:
-            return
-        raws = self._open_group(unit)
-        if self.files.is_slow_at_first:
-            yield raws[start : start + 1]
+        if start < stop:
+            raws = self._open_group(unit)
+            for first, last in self._divide(start, stop, NUM_PARSED):
+                yield raws[first:last]
+
+    def _divide(self, start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
+        """Yield spans of some samples, of the first one alone where it should not wait for more."""
+        if self.files.is_slow_at_first and start < stop:
+            yield start, start + 1
             start += 1
-        for first in range(start, stop, NUM_PARSED):
-            yield raws[first : min(first + NUM_PARSED, stop)]
+        for first in range(start, stop, step):
+            yield first, min(first + step, stop)
 
     def _open_group(self, unit: Unit) -> Sequence[Any]:
         """Return the samples of the group of a unit in the order of an epoch."""

@@ -62,6 +62,7 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of this iteration, or those of the next one."""
+        self.dataset.compare_ranks()
         if self._loader.num_workers and not self._loader.multiprocessing_context:
             sources = self.dataset.sources()
             if not may_fork() and any(getattr(s.dataset, "takes_requests", False) for s in sources):

@@ -11,28 +11,22 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from zindex.errors import ConfigError, check_choice
 from zindex.loading.data_parallel import find_place
 from zindex.loading.iteration_counter import IterationCounter, fail_at_first
-from zindex.loading.percent_board import PercentBoard
-from zindex.loading.resharding import refuse_resharding
+from zindex.loading.resharding import refuse_resharding, warn_of_shares
 from zindex.loading.sampler import check_ranks
 from zindex.loading.stateful_loaders import join_workers
 from zindex.loading.worker_lifetime import exit_with_parent
-from zindex.plan.percent_schedules import is_read
+from zindex.mixing.mixture_tree import describe_mixtures, list_leaves, name_children
+from zindex.mixing.percent_board import PercentBoard
+from zindex.mixing.percent_schedules import is_read
+from zindex.mixing.percents import check_even_changes
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.processing.collate import collate_dicts
 from zindex.streaming import mixture_changes, mixture_checks, resuming, stream_starts
 from zindex.streaming.even_slots import EvenStream
-from zindex.streaming.mixed_streams import (
-    MixedStream,
-    Stream,
-    YieldFunction,
-    YieldStream,
-    make_mixing,
-)
+from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.mixture_changes import MixtureFacts
-from zindex.streaming.mixture_tree import describe_mixtures, list_leaves, name_children
 from zindex.streaming.open_source import GrownStream, open_source
-from zindex.streaming.percents import change_percents, check_even_changes
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SourceStream
 from zindex.streaming.sources import StreamSource, is_streaming, make_source
@@ -77,7 +71,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     mixing
         ``"exact"`` keeps the number of samples of each dataset, also of nested ones, within one of
         its share at all times, over all worker slots and nearly always in each of them
-        (`zindex.streaming.mixing.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
+        (`zindex.mixing.pick_orders.ExactMixing`); ``"cogdata_mix"`` is cogdata's order.
     yield_segment
         Samples per call of the yield function, which are reread on resuming. A resumed run keeps
         this number until its ranks or workers change.
@@ -126,7 +120,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         tail: Tail | TailName = Tail.EXACT,
         samples_per_pick: int = 1,
     ) -> None:
-        self.datasets = list(datasets)
+        self.datasets = mixture_checks.list_datasets(datasets)
         self.cyclic, self.seed = cyclic, check_whole("seed", seed, 0)
         self.customized_yield_fn = customized_yield_fn
         self.yield_segment = check_whole("yield_segment", yield_segment, 1)
@@ -146,7 +140,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         self._place: tuple[int, int] | None = None
         # What was loaded last; later iterations know its origins.
         self._state: State | None = None
-        self._from_url_level = False
+        self._from_url_level = self._is_compared = False
         # The stream that this process iterates over, and its start.
         self._running: tuple[Stream, StreamStart] | None = None
         self.samples_per_pick = check_whole("samples_per_pick", samples_per_pick, 1)
@@ -196,6 +190,13 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
     def place(self) -> tuple[int, int]:
         """Data-parallel rank of this process, and the number of ranks."""
         return self._place or find_place()
+
+    def compare_ranks(self) -> None:
+        """Warn, once, of map-style datasets that have other lengths on other ranks."""
+        if not self._is_compared:
+            self._is_compared = True
+            sources = [one for one in self.sources(read=True) if one.kind == "items"]
+            warn_of_shares({one.name: one.num_items for one in sources}, *self.place)
 
     def set_dataloader_states(
         self, dataloader_states: State | None, reload_from_url_level: bool = False
@@ -254,8 +255,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             The process group of all ranks that read the stream; the default group if None.
         state
             The one dict of this rank. With it, changes are forgotten as soon as it needs them no
-            longer; without it, after some thousand samples of each worker slot. Compressed, they
-            must have at most 96 KiB, some seven changes of a thousand sources.
+            longer; without it, after some thousand samples of each worker slot.
 
         Returns
         -------
@@ -270,8 +270,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             has been read, a tail counts the samples of a dataset that is added or left out, or
             there are too many changes.
         """
-        asked = self.place[1], percents, at, group, state or {}
-        return {"percents": change_percents(self, self._board, *asked)}
+        asked = percents, at, group, state or {}
+        return {"percents": stream_starts.change_percents(self, self._board, *asked)}
 
     def state_dict(self) -> State:
         """Return the state of this process after the last sample that it has yielded.
@@ -425,6 +425,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         board = self._board if board is None else board
         if worker is not None:
             exit_with_parent()
+        else:
+            self.compare_ranks()
         slot, facts = WorkerSlot(rank, num_ranks, number, num_workers, worker=number), self._facts()
         if state is None:
             origin = stream_starts.begin_iteration(
@@ -470,11 +472,4 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 streams.append(dataset._open(f"{place}{number}/", start))
             else:
                 streams.append(open_source(owner._make_source(dataset), start))
-        return MixedStream(
-            path,
-            streams,
-            make_mixing(mixtures, path, start),
-            start,
-            stop_on_first=self.stop_on_first,
-            samples_per_pick=mixtures[path][2],
-        )
+        return MixedStream(path, streams, mixtures, start, stop_on_first=self.stop_on_first)

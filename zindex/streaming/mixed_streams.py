@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from torch.utils.data import get_worker_info
 
 from zindex.errors import SourceError
-from zindex.loading.lane_picks import Checkpoint
-from zindex.loading.percent_pieces import LanePieces, Pieces, SpreadPieces
-from zindex.plan.percent_schedules import parse_percent
-from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
-from zindex.streaming.mixture_tree import Mixtures, list_leaves
+from zindex.mixing.lane_picks import Checkpoint
+from zindex.mixing.mixture_tree import Mixtures, list_leaves
+from zindex.mixing.percent_schedules import parse_percent
+from zindex.mixing.percents import LanePieces, Pieces, SpreadPieces
+from zindex.mixing.pick_orders import CogdataMixing, ExactMixing, Mixing, Picks
 from zindex.streaming.open_source import GrownStream
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import EMPTY_BLOCK, PartStream, SourceStream
@@ -64,7 +64,7 @@ def make_mixing(mixtures: Mixtures, path: str, start: StreamStart) -> Mixing:
     """
     mixing, children, samples_per_pick, *_ = mixtures[path]
     if mixing != "exact":
-        return CogdataMixing([percent for _, percent in children])
+        return CogdataMixing([percent for _, percent in children], start.slot.rank)
     schedules = [
         (name, parse_percent(dict(percent) if isinstance(percent, list) else percent) or ())
         for name, percent in children
@@ -100,15 +100,15 @@ class MixedStream:
         self,
         path: str,
         streams: Sequence[Stream | SourceStream | GrownStream],
-        mixing: Mixing,
+        mixtures: Mixtures,
         start: StreamStart,
         *,
         stop_on_first: bool,
-        samples_per_pick: int,
     ) -> None:
-        self._samples_per_pick = samples_per_pick
+        self._samples_per_pick: int = mixtures[path][2]
         self._key, self._lags_key = f"mix {path}", f"lags {path}"
-        self._streams, self._mixing, self._slot = streams, mixing, start.slot
+        self._mixing = make_mixing(mixtures, path, start)
+        self._streams, self._slot = streams, start.slot
         self._head = start.head
         self._stop_on_first = stop_on_first
         self._checkpoint: Checkpoint | None = start.entries.get(self._lags_key)
@@ -135,11 +135,16 @@ class MixedStream:
                 return chain.from_iterable(self._take_all(source))
         return self._mix()
 
+    def _picks(self, start: int) -> Iterator[Picks]:
+        """Return the picks of the worker slot from one on."""
+        slot = self._slot
+        return self._mixing.blocks(slot.index, slot.count, start, self._checkpoint)
+
     def _take_all(self, source: PartStream) -> Iterator[Iterator[Sample]]:
         """Yield the samples of the only source, some at a time: their states are made together."""
         num_picks: int = self._position  # type: ignore[assignment]
         blocks, block, rest = source.blocks(), EMPTY_BLOCK, 0
-        for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
+        for picks, checkpoint in self._picks(num_picks):
             num_left = len(picks)
             while num_left:
                 if not rest:
@@ -172,7 +177,7 @@ class MixedStream:
         left = {source: with_changes(stream) for source, stream in enumerate(streams)}
         is_single, nothing = self._samples_per_pick == 1, iter(())
         unreported: Checkpoint | None = None
-        for picks, checkpoint in self._mixing.blocks(self._slot, num_picks, self._checkpoint):
+        for picks, checkpoint in self._picks(num_picks):
             unreported = checkpoint or unreported
             if len(left) < len(streams):
                 if not self._mixing.may_pick([*left], num_picks):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zindex.errors import SourceError, StateMismatchError
-from zindex.plan.mixture_paths import match_paths, rename_paths
+from zindex.mixing.mixture_paths import match_paths, rename_paths
+from zindex.mixing.mixture_tree import Mixtures
 from zindex.sources.file_listing import describe_growth
 from zindex.streaming import resuming
-from zindex.streaming.mixture_tree import Mixtures
 from zindex.streaming.sources import WHOLE_SOURCE, StreamSource, list_files
 from zindex.streaming.state import LoadedState
 from zindex.streaming.worker_slots import StreamOrigin, UnreadPartitions

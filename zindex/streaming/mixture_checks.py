@@ -1,17 +1,28 @@
 """Checks of mixtures: of their datasets, of settings that need known lengths, and of lengths."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch.utils.data import Dataset
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError, check_choice
-from zindex.plan.percent_schedules import ends_unread, is_read, mean_percents
+from zindex.mixing.mixture_tree import find_fault, is_mixture
+from zindex.mixing.percent_schedules import ends_unread, is_read, mean_percents
+from zindex.mixing.percents import check_percents
 from zindex.plan.tail import Tail
-from zindex.streaming.percents import check_percents
-from zindex.streaming.protocols import find_fault, is_mixture
 from zindex.streaming.sources import StreamSource, describe, known_length
+
+
+def list_datasets(given: Any) -> list[Any]:
+    """Return the datasets of a mixture as a list; ConfigError if something else is given."""
+    if not isinstance(given, Iterable) or isinstance(given, str | Mapping | Dataset):
+        raise ConfigError(
+            f"the datasets of a MergedDataset must be a list, got {describe(given)}; put them in "
+            "one, each with a name and a percent"
+        )
+    return list(given)
 
 
 def check_datasets(mixture: Any) -> None:
@@ -20,7 +31,8 @@ def check_datasets(mixture: Any) -> None:
     Raises
     ------
     ConfigError
-        If there are none, or one lacks a percent or a name, or the percents do not fit.
+        If there are none, or one lacks a percent or a name, or the percents do not fit, or a nested
+        mixture has ``max_epochs``, or ``stop_on_first`` has no effect.
     """
     if not mixture.datasets:
         raise ConfigError("a MergedDataset must have datasets, got none; give at least one")
@@ -30,8 +42,26 @@ def check_datasets(mixture: Any) -> None:
             raise ConfigError(
                 f"dataset {number} ({describe(dataset)}) must have {fault[1]}, or leave it out"
             )
+        if is_mixture(dataset) and getattr(dataset, "max_epochs", None) is not None:
+            raise ConfigError(
+                f"max_epochs must be of a dataset that is no mixture, dataset {number} is one, "
+                "whose datasets have epochs of their own; set it on these"
+            )
     percents = [dataset.percent for dataset in mixture.datasets]
     check_percents(percents, exact=mixture.mixing == "exact")
+    if mixture.stop_on_first and not _may_end(mixture):
+        raise ConfigError(
+            "stop_on_first needs a dataset that ends, with cyclic=True all are endless; set "
+            "cyclic=False, or max_epochs of one"
+        )
+
+
+def _may_end(mixture: Any) -> bool:
+    """Return whether a dataset of a mixture may be exhausted."""
+    return not mixture.cyclic or any(
+        _may_end(dataset) if is_mixture(dataset) else getattr(dataset, "max_epochs", None)
+        for dataset in mixture.datasets
+    )
 
 
 def check_names(sources: Sequence[StreamSource]) -> None:

@@ -1,9 +1,7 @@
-"""Protocols of datasets that loader workers share part by part, and the attributes of mixtures."""
+"""Protocols of datasets that loader workers share part by part."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
-
-from zindex.plan.percent_schedules import parse_percent
 
 Sample = dict[str, Any]
 
@@ -49,27 +47,3 @@ class UrlDataset(Protocol):
     def fingerprint(self) -> str:
         """Return the identity of the content."""
         ...
-
-
-def is_mixture(dataset: Any) -> bool:
-    """Return whether a dataset is a `MergedDataset`, without importing torch."""
-    return hasattr(dataset, "set_dataloader_states")
-
-
-def find_fault(dataset: Any) -> tuple[str, str] | None:
-    """Return the attribute that a dataset of a mixture lacks and its requirement, or None.
-
-    A dataset needs a percent and, unless it is a mixture itself, a name for the keys of states.
-    """
-    percent: Any = getattr(dataset, "percent", None)
-    if isinstance(percent, Mapping) and parse_percent(percent) is None:
-        return "percent", (
-            f"a percent that maps samples, from 0 on, to numbers >= 0, got {dict(percent)!r}; "
-            "write it as in {0: 0.5, 1_000_000: 0.2}"
-        )
-    if parse_percent(percent) is None:
-        return "percent", f"a percent >= 0, got {percent!r}; set its attribute percent"
-    name = getattr(dataset, "name", None)
-    if is_mixture(dataset) or (isinstance(name, str) and name and "@" not in name):
-        return None
-    return "name", f"a name without '@', got {name!r}; set its attribute name, which keys its state"

@@ -6,12 +6,12 @@ from itertools import chain, islice
 from typing import Any
 
 from zindex.errors import StateMismatchError
-from zindex.loading.percent_board import PercentBoard
+from zindex.mixing.mixture_tree import list_leaves
+from zindex.mixing.percent_board import PercentBoard
+from zindex.mixing.pick_orders import ExactMixing
 from zindex.plan.settings import check_whole
 from zindex.streaming import worker_slots
 from zindex.streaming.mixed_streams import make_mixing
-from zindex.streaming.mixing import ExactMixing
-from zindex.streaming.mixture_tree import list_leaves
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import SEED_STEP, split_urls
 from zindex.streaming.sources import WHOLE_SOURCE, StreamSource

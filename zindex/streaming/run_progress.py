@@ -10,6 +10,7 @@ from zindex.streaming.source_streams import TOKENS, split_urls
 from zindex.streaming.sources import StreamSource, list_views
 from zindex.streaming.state import LoadedState, State, load_state
 from zindex.streaming.worker_slots import Cursor, StreamOrigin, UnreadPartitions
+from zindex.wording import count_noun
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,8 @@ def _to_line(source: SourceProgress) -> str:
         f"of epoch {source.epochs_finished:,} finished"
     )
     if source.num_begun:
-        noun = "sample" if source.num_delivered == 1 else "samples"
-        line += f" and {source.num_begun:,} begun ({source.num_delivered:,} {noun} of them so far)"
+        samples = count_noun(source.num_delivered, "sample")
+        line += f" and {source.num_begun:,} begun ({samples} of them so far)"
     if source.epochs_begun > source.epochs_finished + 1:
         line += f", up to epoch {source.epochs_begun - 1:,}"
     if source.num_skipped:

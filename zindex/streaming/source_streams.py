@@ -1,5 +1,6 @@
 """Read the samples of one source in one worker slot, each with a checkpoint of its position."""
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ from zindex.streaming.worker_slots import (
     WorkerSlot,
     advance,
 )
+
+logger = logging.getLogger(__name__)
 
 SEED_STEP = 131  # cogdata adds it to the seed with each epoch
 # Epochs of one iteration over an infinite stream.
@@ -128,6 +131,15 @@ class SourceStream:
         """Return the samples of the worker slot, each with the entries that it changed."""
         raise NotImplementedError
 
+    def _warn_of_no_samples(self, num_parts: int) -> None:
+        """Log that the worker slot got no sample in a finite stream, unless it has resumed."""
+        if self.unread == UnreadPartitions():
+            logger.warning(
+                "%r gave worker %d of rank %d no sample, in %d parts; check its files and its "
+                "process_fn, which must yield what it holds at the end of each part",
+                *(self.source.name, self.slot.worker, self.slot.rank, num_parts),
+            )
+
 
 class Block(NamedTuple):
     """Some samples of a source, which are counted as delivered when they are taken."""
@@ -180,10 +192,12 @@ class _ReadStream(SourceStream):
     def blocks(self) -> Iterator[Block]:
         """Yield the samples of the worker slot, some at a time."""
         if not self.source.num_items:
+            self._warn_of_no_samples(0)
             return
         key, dataset, empty = self.source.key, self.source.dataset, set[int]()
         may_skip = getattr(dataset, "may_skip", True)
         finished, start, skipped = self._cursor
+        gave_any = bool(finished or start)
         while True:
             is_joined = False
             for joined in self._join(finished, start, skipped):
@@ -191,6 +205,7 @@ class _ReadStream(SourceStream):
                 yield joined
                 finished, start = finished + len(joined.ends) + 1, 0
             if is_joined:
+                gave_any = True
                 empty.clear()
                 continue
             if (item := self._item(finished, start)) is None:
@@ -210,6 +225,7 @@ class _ReadStream(SourceStream):
                     yield self._block
             finished, start, skipped = finished + 1, 0, dataset.num_skipped - other
             if delivered:
+                gave_any = True
                 empty.clear()
             else:
                 empty.add(item.number)
@@ -220,6 +236,8 @@ class _ReadStream(SourceStream):
                     "reads gave none; check the files and the process_fn, or shuffle the parts, so "
                     "that each worker comes to all"
                 )
+        if empty and not gave_any:
+            self._warn_of_no_samples(len(empty))
         self._cursor, self._block = (finished, 0, skipped), EMPTY_BLOCK
 
     def _join(self, finished: int, start: int, skipped: int) -> Iterator[Block]:
@@ -457,6 +475,7 @@ class ItemStream(SourceStream):
         """Yield epochs, with positions and indices of the next items of the worker slot in them."""
         size, slot, end = len(self.source.dataset), self.slot, self.source.end
         if not size:
+            self._warn_of_no_samples(0)
             return
         for first in count(start, _BLOCK):
             turns = np.arange(first, first + _BLOCK, dtype=np.int64)

@@ -11,6 +11,7 @@ import torch
 
 from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
+from zindex.mixing.mixture_tree import is_epochs
 from zindex.sources.part_files import PartFiles
 from zindex.streaming.protocols import UrlDataset
 from zindex.streaming.worker_slots import StreamOrigin
@@ -133,10 +134,10 @@ class StreamSource:
             raise ConfigError(
                 f"{what} have a length; a map-style dataset needs __len__ and __getitem__"
             )
-        most = self.num_epochs
-        if most is not None and (type(most) is not int or most < 1):
+        if not is_epochs(self.num_epochs):
             raise ConfigError(
-                f"{what} have max_epochs >= 1, got {most!r}; set its percent to 0 to leave it out"
+                f"{what} have max_epochs >= 1, got {self.num_epochs!r}; set its percent to 0 to "
+                "leave it out"
             )
         if self.cyclic and not self.num_items:
             raise ConfigError(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zindex.errors import StateMismatchError, StoreError
-from zindex.loading.percent_board import Change, Place
 from zindex.loading.stateful_loaders import join_workers
+from zindex.mixing.percent_board import Change, Place
 from zindex.samples.collectives import gather_objects, is_distributed
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
@@ -155,7 +155,7 @@ def merge_states(states: Iterable[State]) -> State:
     if len(origins) > 1:
         raise StateMismatchError(
             f"the states of all ranks must be of one run, got the origins {sorted(origins)}; take "
-            "those that were saved at the same step"
+            "those that were saved at the same step, of ranks with the same datasets"
         )
     if sizes - {len(given)} or len(set(ranks)) < len(ranks):
         raise StateMismatchError(
@@ -287,7 +287,7 @@ class LoadedState:
     turns: Mapping[int, int]
     #: Rank of the state, and the number of ranks; None if merged.
     own: tuple[int, int] | None
-    #: Percents that were set while training; see `zindex.loading.percent_board.Change`.
+    #: Percents that were set while training; see `zindex.mixing.percent_board.Change`.
     changes: Sequence[Change] = ()
 
     @property

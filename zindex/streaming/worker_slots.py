@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.loading.percent_board import PercentBoard
+from zindex.mixing.percent_board import PercentBoard
 from zindex.sources.file_listing import first_files
 from zindex.store.checked_json import parse_as
 

@@ -18,7 +18,7 @@ from tests.inspection.answers.test_info import write_yaml
 from tests.maintenance.edits.walks import ORDERS, edit_here, weighted_run, write_corpora
 from zindex.arrays import Int64Array
 from zindex.config import RunConfig
-from zindex.errors import ConfigError, StateMismatchError, StoreError
+from zindex.errors import ConfigError, StateMismatchError, StoreNotFoundError
 from zindex.execution.executor import SerialExecutor
 from zindex.inspection.answers import tokens_seen
 from zindex.inspection.answers.diff import RunDifference, diff
@@ -137,7 +137,7 @@ def test_states_of_edited_runs(tmp_path: Path, write_corpus: WriteCorpus) -> Non
     path.write_text("{")
     with pytest.raises(StateMismatchError, match=r"state.json must be JSON, the result of state_"):
         diff(config, states=[path])
-    with pytest.raises(StoreError, match=r"none.json must be readable, the system says"):
+    with pytest.raises(StoreNotFoundError, match=r"no file .*none.json; check the path"):
         diff(config, states=[tmp_path / "none.json"])
     with pytest.raises(ConfigError, match="at most two states can be compared, got 3"):
         diff(config, states=[own] * 3)

@@ -40,6 +40,7 @@ class Speaker(FakeTokenizer):
 
 def make_config(tokenizer: Any = None, **settings: Any) -> GPTDatasetConfig:
     defaults: dict[str, Any] = {"sequence_length": 24, "tokenizer": tokenizer or Speaker()}
+    defaults["sft_rules"] = "main"  # not those of the Megatron that is installed
     if "blend" in settings:
         defaults["split"] = "100,0,0"
     return plain_config(**(defaults | settings))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from zindex.datasets.megatron_tokenizer import MegatronTokenizer
+from zindex.formats import megatron_version
 from zindex.kernels.masking import PIECE, SEPARATOR, UNKNOWN, WORD
-from zindex.samples.masking import mask_rules
 from zindex.samples.masking.mask_rules import (
     Vocabulary,
     find_bert_rules,
@@ -54,7 +54,7 @@ def test_random_tokens_are_those_of_the_installed_megatron(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, int] | None, rules: str
 ) -> None:
     """Unless the order of the ids differs between processes anyway."""
-    monkeypatch.setattr(mask_rules, "find_megatron_version", lambda: version)
+    monkeypatch.setattr(megatron_version, "find_megatron_version", lambda: version)
     assert find_bert_rules(Words()) == find_bert_rules(SimpleNamespace(is_fast=False)) == rules
     library = SimpleNamespace(tokenizer=SimpleNamespace(is_fast=True))
     assert find_bert_rules(SimpleNamespace(_tokenizer=library)) == "main"

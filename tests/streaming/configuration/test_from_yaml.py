@@ -366,7 +366,7 @@ REFUSED = {
     "is next to 'name'; all who use the object itself share its attributes",
     "target: Box\nparmas: {}": "is next to 'parmas' (did you mean 'params'?)",
     "params: {}\ntaget: Box": "line 1, column 1: params must be next to a target or an include, "
-    "there is none (did you mean 'taget'?)",
+    "got 'taget' (did you mean 'target'?)",
     "target: Box\nparams: [1]": "line 2, column 9: params must be a mapping of arguments, or null "
     "for none, got a list",
     "target: Box\nparams: 5": "got a single value; name them",

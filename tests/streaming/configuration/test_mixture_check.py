@@ -90,6 +90,13 @@ def load(folder: Path, text: str, **settings: Any) -> Any:
         ("percent: 1, name: b, max_epoch: 5", "(did you mean 'max_epochs'?)"),
         ("percent: 1, name: b, max_epochs: 0", "must have max_epochs >= 1, got 0"),
         ("percent: 1, name: b, length: '5'", "column 55: length must be a number > 0, got '5'"),
+        ("percent: 1, name: b, length: -5", "length must be a number > 0, got -5; write a number"),
+        ("percent: 1, name: b, length: .nan", "length must be a number > 0, got nan"),
+        ("percent: 1, name: b, length: true", "length must be a number > 0, got True"),
+        (
+            "percent: 1, name: b, max_epochs: 1.5",
+            "column 55: a dataset must have max_epochs >= 1, got 1.5",
+        ),
     ],
 )
 def test_missing_attributes_have_their_place(tmp_path: Path, child: str, message: str) -> None:
@@ -190,9 +197,54 @@ def test_arguments_among_the_attributes_are_refused(tmp_path: Path) -> None:
         ConfigError, match=re.escape("line 5, column 1: arguments of MergedDataset")
     ):
         load(tmp_path, whole)
-    # This one is an attribute, too.
-    dataset = load(tmp_path, HEAD + child.replace("ATTRIBUTE", "shuffle_buffer: 5")).datasets[0]
-    assert dataset.shuffle_buffer == 5
+    # As attributes they would have an effect, but would not be checked.
+    for text in (
+        HEAD + child.replace("ATTRIBUTE", "shuffle_buffer: -1"),
+        HEAD + child.replace("ATTRIBUTE", "length: 1") + 'cyclic: "no"\n',
+    ):
+        with pytest.raises(
+            ConfigError, match=r"line \d, column \d+: arguments of .* move it there"
+        ):
+            load(tmp_path, text)
+    with pytest.raises(ConfigError, match="must not replace one that JsonlIterableDataset compute"):
+        load(tmp_path, HEAD + child.replace("ATTRIBUTE", "urls: []"))
+
+
+def test_mixtures_have_no_epochs_of_their_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = "  - target: MergedDataset\n    percent: 1\n    max_epochs: 2\n    params:\n"
+    whole = HEAD + inner + "      datasets:\n    " + FIRST
+    message = "line 6, column 5: max_epochs must be an attribute of a dataset in a cyclic mixture"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(tmp_path, whole)
+    load(tmp_path, whole.replace("max_epochs", "length"))
+    assert "zindex reads no attribute 'length' of a MergedDataset;" in caplog.messages[0]
+    nested: Any = MergedDataset([Items("a", 3)])
+    nested.percent, nested.max_epochs = 1, 2
+    with pytest.raises(ConfigError, match="max_epochs must be of a dataset that is no mixture"):
+        MergedDataset([nested])
+
+
+@pytest.mark.parametrize(
+    ("datasets", "message"),
+    [
+        (
+            "[{inclde: a.yaml, percent: 1}]",
+            "a mapping of 'inclde' (did you mean 'include'?), 'percent'",
+        ),
+        ("[{path: a.jsonl, name: a}]", "got a mapping of 'path', 'name'; correct it"),
+        ("[data/a.jsonl]", "got 'data/a.jsonl'; correct it"),
+        ("{a: 1}", "got a mapping of 'a'; correct it"),
+        ("data", "got 'data'; correct it"),
+        ("", "got None; correct it"),
+    ],
+)
+def test_what_is_no_dataset_is_refused(tmp_path: Path, datasets: str, message: str) -> None:
+    text = f"target: MergedDataset\nparams:\n  datasets: {datasets}\n"
+    with pytest.raises(ConfigError, match="line 3, column 3: datasets must be a list") as error:
+        load(tmp_path, text)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("setting", ['cyclic: "no"', "cyclic: 2", 'stop_on_first: "false"'])

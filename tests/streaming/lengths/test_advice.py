@@ -164,7 +164,8 @@ def test_estimates_damage_and_emptiness_are_noted() -> None:
             return super().read_part(part)
 
     assert texts(ask(Damaged("a", [2, 3], tokens_per_sample=9)), "damage") == [
-        "'a' lost 2 damaged samples, or rests of files, beside 5 that were read; restore its files."
+        "'a' lost 2 damaged samples, or rests of files, next to 5 that were read; "
+        "restore its files."
     ]
 
 

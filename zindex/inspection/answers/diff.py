@@ -1,6 +1,5 @@
 """Compare the samples of two runs, of two loader states, or of a run before and after an edit."""
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,10 +13,10 @@ from zindex.inspection.answers.run_order import RunLike, RunOrder, Samples
 from zindex.inspection.answers.screen import fit, fit_lines, fit_table
 from zindex.inspection.answers.tokens_seen import Seen, count_tokens_only, estimate_tokens_only
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
-from zindex.inspection.tables.formatting import count_noun, format_share
-from zindex.io.system_errors import unreadable
-from zindex.loading.state import parse_state
+from zindex.inspection.tables.formatting import format_share
+from zindex.loading.state import parse_state, read_state
 from zindex.maintenance.edits.draws import Draws
+from zindex.wording import count_noun
 
 #: A state of a loader, or the path of its JSON file.
 StateLike = Mapping[str, Any] | str | os.PathLike[str]
@@ -180,23 +179,16 @@ def diff(
 
 def _count_consumed(order: RunOrder, state: StateLike) -> int:
     """Return the samples that a loader has consumed, after checking that it read this run."""
+    content: Any = state
     where = ""
     if isinstance(state, str | os.PathLike):
         where = os.fspath(state)
-        try:
-            with open(where, encoding="utf-8") as file:
-                state = json.load(file)
-        except OSError as error:
-            raise unreadable(where, error) from error
-        except ValueError as error:
-            raise StateMismatchError(
-                f"{where} must be JSON, the result of state_dict(), it is not: {error}"
-            ) from error
+        content = read_state(where)
     *before, own = order.fingerprints
     ancestors = [*zip(before, order.edit_positions, strict=True)]
     try:
         found = parse_state(
-            state,  # type: ignore[arg-type]
+            content,
             fingerprint=own,
             num_positions=len(order),
             num_samples=None,

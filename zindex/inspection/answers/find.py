@@ -16,9 +16,9 @@ from zindex.inspection.answers.screen import fit, fit_lines
 from zindex.inspection.answers.search_text import search_corpus
 from zindex.inspection.answers.steps import Steps, make_steps
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
-from zindex.inspection.tables.formatting import count_noun
 from zindex.plan.settings import check_whole
 from zindex.text.text_encoder import TextEncoder
+from zindex.wording import count_noun
 
 # Maximum number of text matches whose positions are looked up.
 _MAX_MATCHES = 1000

@@ -17,11 +17,11 @@ from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.screen import fit, fit_lines, fit_table
 from zindex.inspection.answers.steps import Steps, make_steps
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
-from zindex.inspection.tables.formatting import count_noun
 from zindex.maintenance.edits.forget import PlannedForget, plan_forget
 from zindex.maintenance.edits.journal import JournalEntry, open_journal
 from zindex.maintenance.erase import ErasedCorpus, erase_documents
 from zindex.plan.settings import check_whole
+from zindex.wording import count_noun
 
 #: A file with an id per line, or ids: ``"DATASET:DOCUMENT"``, a pair of both, or a source id.
 DocumentIds = str | os.PathLike[str] | Iterable[str | tuple[str | int, int]]

@@ -18,13 +18,14 @@ from zindex.ingest.length_source import is_store
 from zindex.inspection.answers.describe_files import FORMATS, find_format
 from zindex.inspection.answers.describe_stores import WHOLE, Found, describe_pair, describe_store
 from zindex.inspection.answers.screen import fact_lines, fit, fit_table
-from zindex.inspection.tables.formatting import count_noun, format_nbytes
+from zindex.inspection.tables.formatting import format_nbytes
 from zindex.inspection.tables.journal_table import report_edits
 from zindex.io import files
 from zindex.io.decompression import DamageError
 from zindex.io.objects import place_of
 from zindex.store.commit import ROOT_KEY
 from zindex.store.folder_group import is_group
+from zindex.wording import count_noun
 
 _YAML = (".yaml", ".yml")
 Kind = tuple[str, Callable[[str], Found]]

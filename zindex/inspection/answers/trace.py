@@ -17,7 +17,7 @@ from zindex.inspection.answers.traced import (
     describe_samples,
     sample_lines,
 )
-from zindex.inspection.tables.formatting import count_noun
+from zindex.wording import count_noun
 
 #: Maximum number of positions to trace at once.
 MAX_POSITIONS = 1 << 20

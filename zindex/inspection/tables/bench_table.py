@@ -7,6 +7,7 @@ from zindex.inspection.tables.formatting import (
     format_nbytes,
     table_lines,
 )
+from zindex.wording import count_noun
 
 
 def bench_lines(result: BenchResult) -> list[str]:
@@ -59,8 +60,8 @@ def _build_lines(result: BenchResult) -> list[str]:
     ]
     largest = max(build.job.num_tokens for build in result.builds[0].builds)
     return [
-        f"this machine, {job.num_datasets:,} datasets, documents of {job.document_length:,.0f} "
-        f"tokens, samples of {job.sequence_length:,}:",
+        f"this machine, {count_noun(job.num_datasets, 'dataset')}, documents of "
+        f"{job.document_length:,.0f} tokens, samples of {job.sequence_length:,}:",
         *table_lines(rows, text_columns=("what is built", "bound by")),
         f"from builds of up to {format_count(int(largest))} tokens; error: of the cost model, for "
         "these builds",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from zindex.config import RunConfig
 from zindex.inspection.tables.formatting import (
-    count_noun,
     format_count,
     format_epochs,
     format_nbytes,
@@ -15,6 +14,7 @@ from zindex.inspection.tables.formatting import (
 )
 from zindex.plan.blend_request import BlendKind
 from zindex.store.commit import StoreStatus
+from zindex.wording import count_noun
 
 if TYPE_CHECKING:  # planning imports kernels and their compiler
     from zindex.indexing.run_plan import PlannedBlend

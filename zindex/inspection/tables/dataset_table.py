@@ -6,8 +6,9 @@ from itertools import groupby, islice
 from typing import Any
 
 from zindex.inspection.tables.blend_table import StoreSize, largest_rows, size_fields
-from zindex.inspection.tables.formatting import count_noun, format_count, format_nbytes, table_lines
+from zindex.inspection.tables.formatting import format_count, format_nbytes, table_lines
 from zindex.store.commit import StoreStatus
+from zindex.wording import count_noun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,6 @@ def format_count(count: int) -> str:
     return _shorten(count, 1000, ("", "K", "M", "B", "T", "Q"), exact_below=1_000_000)
 
 
-def count_noun(count: int, one: str, many: str = "", *, shown: str = "") -> str:
-    """Format a count, or `shown` instead, with its noun, whose plural ends in s by default.
-
-    Examples
-    --------
-    >>> count_noun(1, "blend"), count_noun(2000, "blend"), count_noun(0, "index", "indices")
-    ('1 blend', '2,000 blends', '0 indices')
-    """
-    return f"{shown or f'{count:,}'} {one if count == 1 else many or f'{one}s'}"
-
-
 def format_nbytes(nbytes: int) -> str:
     """Format a size in bytes: exact below 10 KiB, three digits above.
 

@@ -5,10 +5,11 @@ from typing import Any
 
 from zindex.config import RunConfig
 from zindex.indexing.run_plan import plan_run
-from zindex.inspection.tables.formatting import count_noun, format_count, table_lines
+from zindex.inspection.tables.formatting import format_count, table_lines
 from zindex.io import files
 from zindex.io.objects import place_of
 from zindex.maintenance.edits.journal import JOURNAL_PREFIX, JournalEntry, RunJournal, find_journals
+from zindex.wording import count_noun
 
 _COLUMNS = ("consumed", "skipped", "left", "drawn", "forgotten", "seen", "changed")
 # Maximum number of datasets shown per edit.

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from zindex.errors import ConfigError
-from zindex.inspection.tables.formatting import count_noun
 from zindex.io.system_errors import reason_of
 from zindex.lazy import need
 from zindex.streaming.lengths.advice import MAX_EPOCHS, RunAdvice
 from zindex.streaming.lengths.draws import SourceDraws
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths
 from zindex.text.length_histogram import LengthHistogram, bin_bounds
+from zindex.wording import count_noun
 
 # Maximum number of sources with a color; those with the most tokens are chosen.
 _MAX_SHOWN = 8
@@ -91,7 +91,7 @@ def _draw_histograms(
     named = []
     for source in sources:
         sample_state = "~" if source.is_estimate else ""
-        label = f"{source.name}: {sample_state}{source.num_samples:,} samples"
+        label = f"{source.name}: {sample_state}{count_noun(source.num_samples, 'sample')}"
         named.append((label, source.histogram, colors[source.name]))
     units = sorted({source.unit for source in sources if source.unit})
     unit = " or ".join(units) or "tokens"

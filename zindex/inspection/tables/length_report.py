@@ -17,6 +17,7 @@ from zindex.inspection.tables.formatting import (
 from zindex.processing.sample_length import LengthOf
 from zindex.streaming.lengths.advice import RunAdvice, advise
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, count_lengths
+from zindex.wording import count_noun
 
 _QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99}
 
@@ -91,8 +92,8 @@ class LengthReport:
             for drawn in (draws[i] for i in shown)
         ]
         total = sum(drawn.num_samples for drawn in draws)
-        first = f"a run of {format_count(total)} sample{'' if total == 1 else 's'}:"
-        return [first, *table_lines(cells, text_columns=("source",))]
+        first = count_noun(total, "sample", shown=format_count(total))
+        return [f"a run of {first}:", *table_lines(cells, text_columns=("source",))]
 
     def _sequence_lines(self) -> list[str]:
         cells = [

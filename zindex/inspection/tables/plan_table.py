@@ -16,7 +16,6 @@ from zindex.ingest.length_source import warn_of_duplicates
 from zindex.inspection.tables.blend_table import BlendReport, make_blend_report
 from zindex.inspection.tables.dataset_table import IndexRow, dataset_lines, index_fields
 from zindex.inspection.tables.formatting import (
-    count_noun,
     format_nbytes,
     format_share,
     wrap_lines,
@@ -27,6 +26,7 @@ from zindex.io.objects import place_of
 from zindex.plan.index_plan import IndexPlan
 from zindex.plan.packing import PackingPlan
 from zindex.store.commit import StoreStatus
+from zindex.wording import count_noun
 
 #: Documents to pack for an estimate: in total, and at least per dataset.
 NUM_PACKED, _LEAST_PACKED = 1 << 22, 1 << 14

@@ -14,7 +14,6 @@ from zindex.inspection.answers.record_statistics import (
 )
 from zindex.inspection.tables.blend_table import largest_rows
 from zindex.inspection.tables.formatting import (
-    count_noun,
     format_count,
     format_share,
     table_lines,
@@ -25,6 +24,7 @@ from zindex.inspection.tables.length_picture import (
     open_figure,
     save_figure,
 )
+from zindex.wording import count_noun
 
 if TYPE_CHECKING:
     from zindex.inspection.answers.batch_choices import BatchChoice

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from zindex.inspection.tables.formatting import count_noun
 from zindex.maintenance.repairs.repair import RepairResult
 from zindex.store.verify import StoreReport
+from zindex.wording import count_noun
 
 
 def describe_reports(reports: Sequence[StoreReport]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from zindex.arrays import Float64Array, Int64Array, UInt8Array
 from zindex.errors import ConfigError
-from zindex.formats.megatron_version import find_megatron_version
+from zindex.formats.megatron_version import find_rules
 from zindex.kernels.masking import PIECE, SEPARATOR, UNKNOWN, WORD, MaskingRules
 from zindex.text.tokenizers.base import find_token
 
@@ -21,8 +21,8 @@ from zindex.text.tokenizers.base import find_token
 _PIECE_PREFIX = "##"
 # Chance that an n-gram ends after a word: SpanBERT (arXiv:1907.10529), section 3.1.
 _STOP = 0.2
-# The version of Megatron since which BERT's random tokens are drawn from sorted ids.
-_SORTED_SINCE = (0, 18)
+# By which BERT's random tokens are drawn in the order of ``inv_vocab``, and from sorted ids.
+_FIRST_VERSIONS: dict[Literal["0.17", "main"], tuple[int, int]] = {"0.17": (0, 0), "main": (0, 18)}
 # Objects around a tokenizer of transformers: those of Megatron, of its library, and of zindex.
 _MAX_WRAPPERS = 4
 
@@ -68,7 +68,7 @@ def find_bert_rules(tokenizer: Any) -> Literal["0.17", "main"]:
             return "main"
         inner = getattr(tokenizer, "_tokenizer", None)
         tokenizer = getattr(tokenizer, "tokenizer", None) if inner is None else inner
-    return "0.17" if (find_megatron_version() or _SORTED_SINCE) < _SORTED_SINCE else "main"
+    return find_rules(_FIRST_VERSIONS)
 
 
 def make_rules(config: Any, *, replaces: bool) -> MaskingRules:

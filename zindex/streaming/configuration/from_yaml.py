@@ -2,19 +2,21 @@
 
 import inspect
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import chain
+from pathlib import PurePath
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from zindex.errors import suggest
+from zindex.mixing.mixture_tree import find_fault, is_epochs, is_mixture
 from zindex.streaming.configuration.registry import Target, Targets
 from zindex.streaming.configuration.yaml_plan import Call, Entry, Given, Plan, Planner
 from zindex.streaming.configuration.yaml_tree import Place
-from zindex.streaming.protocols import find_fault, is_mixture
 
 logger = logging.getLogger(__name__)
 
@@ -180,8 +182,8 @@ def _set_attribute(value: Any, name: str, entry: Entry, content: Any) -> None:
         raise entry.place.error(
             f"an attribute must not hide a method, {kind.__name__} has {name!r}; rename it"
         )
-    if kind.__module__.startswith("zindex.") and not hasattr(value, name):
-        _check_known(kind, name, entry.place)
+    if kind.__module__.startswith("zindex."):
+        _check_known(value, name, entry.place)
     try:
         setattr(value, name, content)
     except (AttributeError, TypeError) as error:
@@ -192,17 +194,26 @@ def _set_attribute(value: Any, name: str, entry: Entry, content: Any) -> None:
 
 
 _LENGTHS = ("length", "length_multiplier", "length_divisor")
+# Attributes of datasets of a mixture, and of mixtures within it.
 _ATTRIBUTES = ("name", "percent", "max_epochs", *_LENGTHS)
+_OF_MIXTURES = ("name", "percent")
 # Names of a percent elsewhere.
 _PERCENTS = {"weight", "ratio", "proportion", "probability", "share", "fraction"}
 # Similarity threshold for misspellings: ``lenght`` is above it, ``length_of`` is below.
 _LIKE = 0.82
 
 
-def _check_known(kind: type, name: str, place: Place) -> None:
-    """Check an attribute that an object of zindex does not have."""
-    if name in _ATTRIBUTES:
+def _check_known(value: Any, name: str, place: Place) -> None:
+    """Check the name of an attribute of an object of zindex."""
+    kind = type(value)
+    known = _OF_MIXTURES if is_mixture(value) else _ATTRIBUTES
+    if name in known:
         return
+    if name == "max_epochs":
+        raise place.error(
+            "max_epochs must be an attribute of a dataset in a cyclic mixture, a "
+            f"{kind.__name__} has epochs of each of its datasets; write it next to these"
+        )
     if name.lower().rstrip("s") in _PERCENTS:
         raise place.error(
             f"the share of a dataset must be its percent, got the attribute {name!r} (did you mean "
@@ -214,12 +225,17 @@ def _check_known(kind: type, name: str, place: Place) -> None:
             f"arguments of {kind.__name__} must be under its params, got the attribute {name!r} "
             f"(did you mean the argument {close[0]!r}?); move it there"
         )
+    if hasattr(value, name):
+        raise place.error(
+            f"an attribute must not replace one that {kind.__name__} computes, got {name!r}; "
+            "rename it"
+        )
     logger.warning(
         "%s: zindex reads no attribute %r of a %s%s; it is set, but has no effect on the stream",
         place,
         name,
         kind.__name__,
-        suggest(name, (*_ATTRIBUTES, "seed", "cyclic")),
+        suggest(name, {*known, "seed", "cyclic"} - {name}),
     )
 
 
@@ -230,8 +246,26 @@ def _list_children(call: Call) -> dict[int, Call]:
     module: Any = sys.modules.get("zindex.streaming.merged_dataset")
     if module is None or not isinstance(made, type) or not issubclass(made, module.MergedDataset):
         return {}
-    items = entry.plan if entry is not None and isinstance(entry.plan, list) else []
+    if entry is None:
+        return {}
+    items = entry.plan if isinstance(entry.plan, list) else [entry.plan]
+    for item in items:
+        _check_dataset(item, entry.place)
     return {number: item for number, item in enumerate(items) if isinstance(item, Call)}
+
+
+def _check_dataset(plan: Plan, place: Place) -> None:
+    """Raise if a value of the files is given in the place of a dataset."""
+    if isinstance(plan, dict):
+        keys = (f"{key!r}{suggest(str(key), ('target', 'include'))}" for key in plan)
+        given = f"a mapping of {', '.join(keys) or 'nothing'}"
+    elif isinstance(plan, Given) and isinstance(plan.value, str | int | float | PurePath | None):
+        given = repr(plan.value)
+    else:
+        return
+    raise place.error(
+        f"datasets must be a list of mappings with a target or an include, got {given}; correct it"
+    )
 
 
 def _check_spelling(child: Call) -> None:
@@ -265,10 +299,17 @@ def _check_children(children: Mapping[int, Call], params: Mapping[str, Any]) -> 
             )
         for attribute in _LENGTHS:
             length = getattr(dataset, attribute, 1)
-            if attribute in child.attributes and not (isinstance(length, int | float) and length):
+            is_number = isinstance(length, int | float) and not isinstance(length, bool)
+            if attribute in child.attributes and not (is_number and 0 < length < math.inf):
                 raise _place_of(child, attribute).error(
                     f"{attribute} must be a number > 0, got {length!r}; write a number"
                 )
+        most = getattr(dataset, "max_epochs", None)
+        if "max_epochs" in child.attributes and not is_epochs(most):
+            raise _place_of(child, "max_epochs").error(
+                f"a dataset must have max_epochs >= 1, got {most!r}; set its percent to 0 to leave "
+                "it out"
+            )
         if is_mixture(dataset):
             continue
         place = _place_of(child, "name")

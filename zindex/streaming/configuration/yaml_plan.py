@@ -141,11 +141,10 @@ class Planner:
         if "target" in items:
             return self._plan_target(tree)
         if "params" in items:
-            others = [str(key) for key in items if key != "params"]
-            near = suggest("target", others) or suggest("include", others)
+            hints = [(key, suggest(key, ("target", "include"))) for key in map(str, items)]
+            got = next((f"got {key!r}{hint}" for key, hint in hints if hint), "got none")
             raise tree.keys["params"].error(
-                f"params must be next to a target or an include, there is none{near}; name what "
-                "is made of them"
+                f"params must be next to a target or an include, {got}; name what is made of them"
             )
         return {key: self._plan(item) for key, item in items.items()}
 

@@ -21,6 +21,7 @@ from zindex.streaming.lengths.draws import (
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
 from zindex.streaming.sources import StreamSource
 from zindex.text.length_histogram import LengthHistogram
+from zindex.wording import count_noun
 
 #: Number of epochs after which further repetition adds little.
 MAX_EPOCHS = 4.0
@@ -162,7 +163,7 @@ def _advise_draws(
         if drawn.num_epochs > max_epochs:
             text = (
                 f"{source.name!r} comes {drawn.num_epochs:,.2f} times, "
-                f"{_count(drawn.num_samples, 'sample')} drawn of {source.num_samples:,}: "
+                f"{count_noun(drawn.num_samples, 'sample')} drawn of {source.num_samples:,}: "
                 f"more than {max_epochs:g} epochs, so lower its share from {drawn.share:.3g} "
                 "or find more of it."
             )
@@ -197,9 +198,9 @@ def _advise_weights(lengths: Lengths, run: RunAdvice, max_epochs: float) -> Iter
         return
     if run.limited is None:
         text = (
-            f"The run draws {_count(total, 'sample')}, and {max_epochs:g} epochs of all sources "
-            f"are only {max_epochs * num_available:,.0f}: without more data it has to repeat "
-            f"{total / num_available:,.2f} times."
+            f"The run draws {count_noun(total, 'sample')}, and {max_epochs:g} epochs of all "
+            f"sources are only {max_epochs * num_available:,.0f}: without more data it has to "
+            f"repeat {total / num_available:,.2f} times."
         )
         numbers = {"num_samples": total, "num_available": num_available}
         yield Advice("weights", None, text, numbers)
@@ -306,9 +307,10 @@ def _advise_readers(
             effect = f"{num_readers - source.num_items:,} of them read nothing of it"
         remedy = "make its part_nbytes smaller, or its files more"
         text = (
-            f"{source.name!r} has {_count(source.num_items, source.kind[:-1])} for {num_readers:,} "
-            f"readers ({_count(num_ranks, 'rank')} of {_count(num_workers, 'loader worker')}), so "
-            f"{effect}: {remedy if source.is_partitioned else 'add more'}."
+            f"{source.name!r} has {count_noun(source.num_items, source.kind[:-1])} for "
+            f"{num_readers:,} readers ({count_noun(num_ranks, 'rank')} of "
+            f"{count_noun(num_workers, 'loader worker')}), so {effect}: "
+            f"{remedy if source.is_partitioned else 'add more'}."
         )
         numbers = {"num_parts": source.num_items, "num_lanes": num_readers}
         yield Advice("lanes", source.name, text, numbers)
@@ -320,17 +322,18 @@ def _note_sources(lengths: Lengths) -> Iterator[Advice]:
         if source.is_estimate:
             text = (
                 f"The numbers of {source.name!r} are estimates: {source.fraction_read:.2%} of it "
-                f"was read, {_count(source.histogram.num_samples, 'sample')}."
+                f"was read, {count_noun(source.histogram.num_samples, 'sample')}."
             )
             yield Advice("estimate", source.name, text, {"fraction_read": source.fraction_read})
         if source.num_skipped:
             text = (
-                f"{source.name!r} lost {_count(source.num_skipped, 'damaged sample')}, or rests of "
-                f"files, beside {source.histogram.num_samples:,} that were read; restore its files."
+                f"{source.name!r} lost {count_noun(source.num_skipped, 'damaged sample')}, or "
+                f"rests of files, next to {source.histogram.num_samples:,} that were read; restore "
+                "its files."
             )
             yield Advice("damage", source.name, text, {"num_skipped": source.num_skipped})
         if not source.histogram.num_samples:
-            where = _count(source.num_parts, source.kind.removesuffix("s"))
+            where = count_noun(source.num_parts, source.kind.removesuffix("s"))
             text = f"{source.name!r} gave 0 samples in {where}."
             yield Advice("empty", source.name, text, {"num_parts": source.num_parts})
 
@@ -355,7 +358,3 @@ def _advise_units(lengths: Lengths) -> Iterator[Advice]:
             "length_of=TextLength(tokenizer) (--tokenizer FILE) to count tokens."
         )
         yield Advice("unit", None, text, {"num_sources": len(others)})
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from zindex.errors import ConfigError
+from zindex.mixing.percent_schedules import mean_percents
 from zindex.plan.blend_plan import largest_remainder
-from zindex.plan.percent_schedules import mean_percents
 from zindex.streaming.lengths.statistics import Lengths, SourceLengths, list_sources
 from zindex.streaming.merged_dataset import MergedDataset
 

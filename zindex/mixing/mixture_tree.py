@@ -1,13 +1,11 @@
-"""Mixtures within mixtures: the names of their datasets, their records in states, their sources."""
+"""Mixtures and the datasets in them: their attributes, their names and records in states."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from zindex.loading.lane_picks import to_fraction
-from zindex.plan.percent_schedules import parse_percent
-from zindex.streaming.protocols import is_mixture
+from zindex.mixing.percent_schedules import parse_percent, to_fraction
 
 #: Path -> mixing, the sources of the mixture, each with its percent as JSON, samples of a pick, and
 #: if there are any, the nested mixtures that are taken apart: name -> path.
@@ -24,6 +22,35 @@ class Leaf:
     share: Fraction
     #: Name and path of each mixture that it is in, below the outermost.
     groups: tuple[tuple[str, str], ...] = ()
+
+
+def is_mixture(dataset: Any) -> bool:
+    """Return whether a dataset is a `MergedDataset`, without importing torch."""
+    return hasattr(dataset, "set_dataloader_states")
+
+
+def is_epochs(given: Any) -> bool:
+    """Return whether a value can be the ``max_epochs`` of a dataset; None is no limit."""
+    return given is None or (type(given) is int and given >= 1)
+
+
+def find_fault(dataset: Any) -> tuple[str, str] | None:
+    """Return the attribute that a dataset of a mixture lacks and its requirement, or None.
+
+    A dataset needs a percent and, unless it is a mixture itself, a name for the keys of states.
+    """
+    percent: Any = getattr(dataset, "percent", None)
+    if isinstance(percent, Mapping) and parse_percent(percent) is None:
+        return "percent", (
+            f"a percent that maps samples, from 0 on, to numbers >= 0, got {dict(percent)!r}; "
+            "write it as in {0: 0.5, 1_000_000: 0.2}"
+        )
+    if parse_percent(percent) is None:
+        return "percent", f"a percent >= 0, got {percent!r}; set its attribute percent"
+    name = getattr(dataset, "name", None)
+    if is_mixture(dataset) or (isinstance(name, str) and name and "@" not in name):
+        return None
+    return "name", f"a name without '@', got {name!r}; set its attribute name, which keys its state"
 
 
 def name_children(mixture: Any, path: str = "/") -> dict[str, Any]:

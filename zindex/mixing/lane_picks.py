@@ -1,7 +1,6 @@
 """Picks of the sources of a mixture by one of several lanes, from checkpoints."""
 
 from collections.abc import Sequence
-from fractions import Fraction
 from math import lcm
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from zindex.errors import ConfigError, StateMismatchError
 from zindex.kernels import lane_picks
 from zindex.kernels._jit import interpret, is_loaded
 from zindex.kernels.numpy_budget import MAX_VALUES, use_numpy
+from zindex.mixing.percent_schedules import Percent, to_fraction
 from zindex.store.commit import fingerprint
 
 #: Picks between checkpoints, at most which are repeated on resuming.
@@ -39,8 +39,6 @@ _DIGIT = 4  # digit of a checkpoint for a number that is rounded down
 #: a later piece than the first, also its first pick, and for each source its lag there and its
 #: earlier picks modulo the lanes.
 Checkpoint = list[Any]
-#: Only ratios of percents matter; those of nested mixtures are fractions.
-Percent = float | Fraction
 
 
 def find_shares(percents: Sequence[Percent]) -> Int64Array:
@@ -66,11 +64,6 @@ def find_shares(percents: Sequence[Percent]) -> Int64Array:
     shares = [ratio * _ONE // whole for ratio in ratios]
     shares[ratios.index(max(ratios))] += _ONE - sum(shares)
     return np.array(shares, np.int64)
-
-
-def to_fraction(percent: Percent) -> Fraction:
-    """Return a percent as it is written in decimals."""
-    return percent if isinstance(percent, Fraction) else Fraction(repr(float(percent)))
 
 
 def _apportion(amounts: Sequence[int], unit: int) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zindex.errors import ConfigError
-from zindex.loading.percent_board import PercentBoard
+from zindex.mixing.percent_board import PercentBoard
 
 
 def test_too_many_changes_are_refused() -> None:

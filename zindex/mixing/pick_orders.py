@@ -1,4 +1,4 @@
-"""Orders in which the worker slots of a mixture pick its sources."""
+"""Orders in which the worker slots of a mixture, its lanes, pick its sources."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,23 +11,22 @@ import numpy as np
 from zindex.arrays import Int64Array
 from zindex.errors import StateMismatchError
 from zindex.kernels.lane_picks import LAG_BITS
-from zindex.loading.lane_picks import (
+from zindex.mixing.lane_picks import (
     BLOCK_PICKS,
     CHECKPOINT_PICKS,
     Checkpoint,
     LanePicks,
-    Percent,
     to_units,
 )
-from zindex.loading.percent_pieces import ConstantPercents, Pieces
-from zindex.streaming.worker_slots import WorkerSlot
+from zindex.mixing.percent_schedules import Percent
+from zindex.mixing.percents import ConstantPercents, Pieces
 
 _NUM_FACTS = 3  # of a checkpoint in the first piece
 # Of a block of the only source.
 _SOLE_PICKS = 1024
 
 #: Picks of some steps, and a checkpoint before the first of them, unless it is unchanged.
-Block = tuple[list[int], Checkpoint | None]
+Picks = tuple[list[int], Checkpoint | None]
 
 
 class ExactMixing:
@@ -77,14 +76,14 @@ class ExactMixing:
         self._groups = groups or [()] * self._pieces.num_sources
 
     def blocks(
-        self, slot: WorkerSlot, start: int, checkpoint: Checkpoint | None = None
-    ) -> Iterator[Block]:
+        self, lane: int, num_lanes: int, start: int, checkpoint: Checkpoint | None = None
+    ) -> Iterator[Picks]:
         """Yield the picks of a worker slot from its pick ``start`` on.
 
         Parameters
         ----------
-        slot
-            The worker slot.
+        lane, num_lanes
+            Number of the worker slot among those of all ranks, and their number.
         start
             Number of picks before.
         checkpoint
@@ -98,19 +97,20 @@ class ExactMixing:
         """
         if self._pieces.num_sources == 1:  # whatever its percent is, and what is owed
             yield from repeat(([0] * _SOLE_PICKS, None))
-        for own, report, _ in self._read(slot, start, checkpoint):
+        for own, report, _ in self._read(lane, num_lanes, start, checkpoint):
             yield own.tolist(), report
 
     def _read(
         self,
-        slot: WorkerSlot,
+        lane: int,
+        num_lanes: int,
         start: int,
         checkpoint: Checkpoint | None,
         shared: dict[int, Any] | None = None,
     ) -> Iterator[tuple[Int64Array, Checkpoint | None, LanePicks]]:
         """Yield blocks, with the picks that they end."""
         pieces = self._pieces
-        picks = LanePicks(slot.index, slot.count, self._owed, shared)
+        picks = LanePicks(lane, num_lanes, self._owed, shared)
         begin = 0
         if checkpoint is not None and len(checkpoint) > _NUM_FACTS:
             begin = self._find_piece(checkpoint)
@@ -168,8 +168,7 @@ class ExactMixing:
             if start == stop and index != first:
                 continue
             # What a slot has not picked up to the last pick of any counts as owed.
-            slot = WorkerSlot.at(index, count, 1)
-            for own, _, picks in self._read(slot, start, checkpoint, shared):
+            for own, _, picks in self._read(index, count, start, checkpoint, shared):
                 missing = own[: stop - start]
                 owed += np.bincount(missing, minlength=len(owed)) << LAG_BITS
                 owed -= np.array(picks.shares) * len(missing)
@@ -219,20 +218,20 @@ class ExactMixing:
 class CogdataMixing:
     """Cogdata's order: the lowest accumulated ``1 / percent`` is next; the first is by rank."""
 
-    def __init__(self, percents: Sequence[float]) -> None:
-        self._steps = [1 / percent for percent in percents]
+    def __init__(self, percents: Sequence[float], rank: int) -> None:
+        self._steps, self._rank = [1 / percent for percent in percents], rank
 
     def blocks(
-        self, slot: WorkerSlot, start: int, checkpoint: Checkpoint | None = None
-    ) -> Iterator[Block]:
+        self, lane: int, num_lanes: int, start: int, checkpoint: Checkpoint | None = None
+    ) -> Iterator[Picks]:
         """Yield the picks of a worker slot from its pick ``start`` on."""
-        picks = islice(self._from_begin(slot.rank), start, None)
+        picks = islice(self._from_begin(), start, None)
         while True:
             yield list(islice(picks, BLOCK_PICKS)), None
 
-    def _from_begin(self, rank: int) -> Iterator[int]:
+    def _from_begin(self) -> Iterator[int]:
         passed = [0.0] * len(self._steps)
-        pick = rank % len(passed)
+        pick = self._rank % len(passed)
         while True:
             yield pick
             passed[pick] += self._steps[pick]

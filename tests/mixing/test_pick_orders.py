@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from zindex.arrays import Int64Array
 from zindex.errors import StateMismatchError
 from zindex.kernels import lane_picks as kernels
-from zindex.loading.lane_picks import CHECKPOINT_PICKS, Checkpoint, LanePicks, find_shares
-from zindex.streaming.mixing import CogdataMixing, ExactMixing, Mixing
-from zindex.streaming.worker_slots import WorkerSlot
+from zindex.mixing.lane_picks import CHECKPOINT_PICKS, Checkpoint, LanePicks, find_shares
+from zindex.mixing.pick_orders import CogdataMixing, ExactMixing, Mixing
 
 
 def pick(
@@ -28,7 +27,7 @@ def pick(
 ) -> tuple[list[int], Checkpoint | None]:
     """Return the picks of a slot from one number to another, and the last checkpoint."""
     picks: list[int] = []
-    for block, report in mixing.blocks(WorkerSlot.at(slot[0], slot[1], 1), start, checkpoint):
+    for block, report in mixing.blocks(*slot, start, checkpoint):
         checkpoint = report or checkpoint
         picks += block
         if len(picks) >= stop - start:
@@ -148,7 +147,7 @@ def test_a_source_of_percent_0_is_never_picked(percents: list[float]) -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 3), st.integers(0, 99))
 def test_an_order_resumes_at_any_pick(percents: list[int], lane: int, start: int) -> None:
-    for mixing in (ExactMixing(percents), CogdataMixing(percents)):
+    for mixing in (ExactMixing(percents), CogdataMixing(percents, lane)):
         whole, _ = pick(mixing, start + 50, slot=(lane, 4))
         assert pick(mixing, start + 50, start=start, slot=(lane, 4))[0] == whole[start:]
 
@@ -183,8 +182,8 @@ def test_without_lanes_picks_do_not_depend_on_loaded_kernels(
     percents = [0.31, 0.03, 1 / 3, 0.2]
     expected, checkpoint = pick(ExactMixing(percents), 5000)
     resumed = pick(ExactMixing(percents), 5000, start=4500, checkpoint=checkpoint)
-    monkeypatch.setattr("zindex.loading.lane_picks.is_loaded", lambda kernel: False)
-    monkeypatch.setattr("zindex.loading.lane_picks.use_numpy", lambda cost: True)
+    monkeypatch.setattr("zindex.mixing.lane_picks.is_loaded", lambda kernel: False)
+    monkeypatch.setattr("zindex.mixing.lane_picks.use_numpy", lambda cost: True)
     assert pick(ExactMixing(percents), 700)[0] == expected[:700]
     again = pick(ExactMixing(percents), 5000, start=4500, checkpoint=checkpoint)
     assert again == resumed

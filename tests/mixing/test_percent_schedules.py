@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from zindex.plan.percent_schedules import mean_percents, parse_percent, percent_at
+from zindex.mixing.percent_schedules import mean_percents, parse_percent, percent_at
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,24 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 #: First sample of each piece, ascending from 0, and the percent from there on.
 Schedule = tuple[tuple[int, float], ...]
+#: Only ratios of percents matter; those of nested mixtures are fractions.
+Percent = float | Fraction
 
 
 def is_percent(value: Any) -> bool:
     """Return whether a value is a finite number >= 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 <= value < math.inf
+
+
+def to_fraction(percent: Percent) -> Fraction:
+    """Return a percent as it is written in decimals."""
+    return percent if isinstance(percent, Fraction) else Fraction(repr(float(percent)))
 
 
 def parse_percent(percent: Any) -> Schedule | None:

@@ -1,0 +1,1 @@
+"""Which source of a mixture is read next: percents, their changes, and exact orders of picks."""
