@@ -27,6 +27,8 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from zindex.execution.worker_tasks import die_with
 
 _FORKS = multiprocessing.get_context("fork")
+# An interrupted process may wait for threads of its test.
+_END_SECONDS = 10
 _MARGIN = 1.2  # pytest-timeout cannot end a test that waits in C code
 # Prints where the main thread is: pytest's own dump ends after a hundred threads.
 _SHOW = signal.SIGRTMAX - 1
@@ -165,6 +167,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         for worker in workers:
             if worker.process.pid is not None and worker.process.is_alive():
                 os.kill(worker.process.pid, signal.SIGINT)
+        for worker in workers:
+            worker.process.join(_END_SECONDS)
+            worker.process.kill()
             worker.process.join()
     return True
 

@@ -248,7 +248,7 @@ class BlendedDataset(IndexedSampleDataset[blend_arrays.BlendArrays], Identified)
         maker: Callable[..., SampleBatch] = first._make_together
         return maker
 
-    @property
+    @cached_property
     def _where(self) -> str:
         """Name of the blend in messages."""
         return f"the {self.split.name} blend of {count_noun(len(self.datasets), 'dataset')}"

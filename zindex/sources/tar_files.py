@@ -53,8 +53,10 @@ from zindex.sources.tar_members import (
     ArchiveBuffer,
     ChunkBuffer,
     FileBuffer,
+    KeyCheck,
     check_rest,
     iterate_members,
+    key_of,
     open_headers,
     plain_fields,
 )
@@ -63,8 +65,6 @@ from zindex.sources.tar_members import (
 _NO_LINE, _SEVERAL = -1, -2
 # The sample has no member .id, and therefore no metadata.
 _NO_ID = -3
-# Samples of an archive whose keys are compared.
-_MAX_KNOWN = 1 << 16
 
 logger = logging.getLogger(__name__)
 
@@ -268,8 +268,7 @@ class TarFiles(PartFiles):
         """Return the offset of each sample, and of the lines of its metadata: three columns."""
         rows: list[tuple[int, int, int]] = []
         current: str | None = None
-        digest, is_whole = ContentDigest(), True
-        known, num_again = set[str](), 0
+        digest, keys, is_whole = ContentDigest(), KeyCheck(), True
         lines = self._find_lines(file, digest) if self._fields or file.needs_sidecar else {}
         missing = (_NO_LINE, _NO_LINE)
         with open_headers(file, digest, self._report_to(file.url)) as buffer:
@@ -281,9 +280,7 @@ class TarFiles(PartFiles):
                     if key != current:
                         current = key
                         rows.append((start, _NO_ID, _NO_ID))
-                        if len(rows) <= _MAX_KNOWN:
-                            num_again += key in known
-                            known.add(key)
+                        keys.add(key)
                     if name.endswith(".id"):
                         rows[-1] = (rows[-1][0], *lines.get(key, missing))
                 check_rest(buffer)
@@ -292,12 +289,7 @@ class TarFiles(PartFiles):
                 is_whole = False
                 if buffer.end is None:  # whether the last sample is whole is not known
                     buffer.end = rows.pop()[0] if rows else 0
-        if num_again:
-            logger.warning(
-                "%s: %d of %d samples have the key of an earlier one; if they are parts of it, "
-                "write the members of a sample one after the other (tar --sort=name)",
-                *(file.url, num_again, len(rows)),
-            )
+        keys.warn(file.url, len(rows))
         end = buffer.end or 0
         return FileScan(np.array([*rows, (end, *missing)], np.int64), digest.to_int(), is_whole)
 
@@ -338,34 +330,29 @@ class TarFiles(PartFiles):
             return self._offsets
         offsets = super().find_samples()
         if offsets is not None and self._fields:
+            assert self._opened is not None
             num_lacking = num_samples = 0
+            joined: SourceFile | None = None
             for number, table in enumerate(offsets.tables):
                 lines = table[:-1, 1]
                 lacking = np.isin(lines, (_NO_LINE, _NO_ID))
                 if len(lines) and lacking.all():
                     self._warn(self.urls[number], self._explain(number, lines))
-                else:
+                elif len(lines):
                     num_lacking += int(lacking.sum())
                     num_samples += len(lines)
+                    joined = joined or self._opened.files[number]
             if num_lacking:
                 self._warn(
                     f"{self.urls[0]} and the files after it" if self.urls[1:] else self.urls[0],
                     f"{num_lacking:,} of {num_samples:,} samples have no member .id, or no line of "
                     "metadata with their key",
                 )
-            self._check_names(offsets)
-        return offsets
-
-    def _check_names(self, offsets: SampleOffsets) -> None:
-        """Warn of requested fields that the first metadata file does not have."""
-        assert self._opened is not None
-        for file, table in zip(self._opened.files, offsets.tables, strict=True):
-            if not np.isin(table[:, 1], (_NO_LINE, _NO_ID)).all():
-                sidecar, _ = self._find_sidecar(file)
-                reason = explain_names(sidecar, list(self._fields))
-                if reason is not None:
+            if joined is not None:  # fields that the first metadata file does not have
+                sidecar, _ = self._find_sidecar(joined)
+                if reason := explain_names(sidecar, list(self._fields)):
                     self._warn(sidecar.url, reason)
-                return
+        return offsets
 
     def _explain(self, number: int, lines: Int64Array) -> str:
         """Return why no sample of a file has metadata."""
@@ -479,20 +466,3 @@ class TarFiles(PartFiles):
         names = list(self._fields)
         key, fields = parse_metadata(self._sidecars.read(number, start, stop - start), names)
         return {key: tuple(map(fields.get, names))}
-
-
-def key_of(name: str) -> str | None:
-    """Return the key of a member's sample, or None.
-
-    Examples
-    --------
-    >>> key_of("images/0001.seg.png"), key_of("images/.DS_Store"), key_of("README")
-    ('images/0001', None, None)
-    """
-    base = name.rfind("/") + 1
-    dot = name.find(".", base)
-    if dot <= base:
-        return None
-    first, slash, _ = name.partition("/")
-    is_meta = slash and len(first) >= 4 and first[:2] == first[-2:] == "__"
-    return None if is_meta else name[:dot]

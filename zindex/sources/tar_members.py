@@ -3,6 +3,7 @@
 Nothing is unpacked, and no name or link is followed: names only become keys of samples.
 """
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -29,7 +30,10 @@ _MAX_AHEAD_NBYTES = 8 << 20
 _MAX_GAP_NBYTES = 16 << 20
 # A name whose key and field need no check; upper case is changed elsewhere.
 _PLAIN = re.compile(rb"((?:[a-zA-Z0-9-][\w-]*/)*[\w-]+)\.([a-z0-9][a-z0-9._]*)", re.ASCII)
+# Samples of an archive whose keys are compared.
+_MAX_KNOWN = 1 << 16
 
+logger = logging.getLogger(__name__)
 
 #: Offset of a member, including its extended headers; its name; its content, or the reason for its
 #: rejection.
@@ -406,4 +410,44 @@ def check_rest(archive: ArchiveBuffer) -> None:
         if position - start > MAX_PADDING_NBYTES:
             raise DamageError(
                 f"more than {MAX_PADDING_NBYTES:,} zeros follow the archive's end", start
+            )
+
+
+def key_of(name: str) -> str | None:
+    """Return the key of a member's sample, or None.
+
+    Examples
+    --------
+    >>> key_of("images/0001.seg.png"), key_of("images/.DS_Store"), key_of("README")
+    ('images/0001', None, None)
+    """
+    base = name.rfind("/") + 1
+    dot = name.find(".", base)
+    if dot <= base:
+        return None
+    first, slash, _ = name.partition("/")
+    is_meta = slash and len(first) >= 4 and first[:2] == first[-2:] == "__"
+    return None if is_meta else name[:dot]
+
+
+class KeyCheck:
+    """Finds samples of an archive whose members are not adjacent, by their keys."""
+
+    def __init__(self) -> None:
+        self._known = set[str]()
+        self._num_repeated = 0
+
+    def add(self, key: str) -> None:
+        """Add the key of the next sample."""
+        if len(self._known) < _MAX_KNOWN:
+            self._num_repeated += key in self._known
+            self._known.add(key)
+
+    def warn(self, url: str, num_samples: int) -> None:
+        """Log how many samples have the key of an earlier one, if any."""
+        if self._num_repeated:
+            logger.warning(
+                "%s: %d of %d samples have the key of an earlier one; if they are parts of it, "
+                "write the members of a sample one after the other (tar --sort=name)",
+                *(url, self._num_repeated, num_samples),
             )

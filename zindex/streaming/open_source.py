@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from zindex.streaming.item_stream import ItemStream
 from zindex.streaming.packed_stream import PackedStream, WholeStream
 from zindex.streaming.protocols import Sample
-from zindex.streaming.source_streams import ItemStream, PartStream, SourceStream, UrlStream
+from zindex.streaming.source_streams import PartStream, SourceStream, UrlStream
 from zindex.streaming.sources import StreamSource, list_views
 from zindex.streaming.worker_slots import Changes, Entries, StreamStart, write_changes
 
