@@ -1,5 +1,6 @@
 """Changes that loader workers read while they pick."""
 
+import random
 import threading
 from typing import Any
 
@@ -11,9 +12,13 @@ from zindex.mixing.percent_board import PercentBoard
 
 def test_too_many_changes_are_refused() -> None:
     board = PercentBoard()
-    with pytest.raises(ConfigError, match="at most 24,576 bytes as JSON"), board.hold():
-        board.write([(0, number, {"a" * 1000: 1.0}) for number in range(25)])
-    assert board.changes == []
+    rng = random.Random(1)
+    changes = [(0, n, {f"source-{s}": rng.random() for s in range(1000)}) for n in range(12)]
+    with board.hold():
+        board.write(changes[:6])
+    with pytest.raises(ConfigError, match="at most 98,304 bytes"), board.hold():
+        board.write(changes)
+    assert board.changes == changes[:6]
 
 
 def test_workers_wait_while_changes_are_written() -> None:

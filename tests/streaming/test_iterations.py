@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+import zindex
 from tests.streaming.tiny_sources import Items, Parts
-from zindex.streaming import JsonlIterableDataset, MergedDataset, mixed_collate, to_state
+from zindex.errors import ConfigError
+from zindex.streaming import (
+    JsonlIterableDataset,
+    MergedDataset,
+    merge_states,
+    mixed_collate,
+    to_state,
+)
 
 Sample = dict[str, Any]
 
@@ -113,6 +121,50 @@ def test_loader_workers_count_iterations(tmp_path: Path, method: str, persistent
     assert ids(epochs[0]) != ids(epochs[1])
     dataset.set_epoch(0)
     assert ids(batches(loader)) == ids(epochs[0])
+
+
+def test_persistent_workers_take_later_states_and_epochs(tmp_path: Path) -> None:
+    fresh = zindex.stream_loader(make(tmp_path), 4, num_workers=2)
+    epochs = [ids(batches(fresh)) for _ in range(3)]
+    loader = zindex.stream_loader(make(tmp_path), 4, num_workers=2, persistent_workers=True)
+    assert ids(batches(loader)) == epochs[0]
+    begun = list(batches(islice(loader, 10)))
+    loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert ids(begun) + ids(batches(loader)) == epochs[1]
+    for epoch in (1, 2):
+        loader.set_epoch(epoch)
+        assert ids(batches(loader)) == epochs[epoch]
+
+
+def test_running_workers_of_another_loader_refuse_a_state(tmp_path: Path) -> None:
+    dataset = make(tmp_path)
+    loader: Any = DataLoader(
+        dataset, 4, num_workers=1, collate_fn=mixed_collate, persistent_workers=True
+    )
+    state = to_state([*batches(loader)][:5])
+    dataset.set_dataloader_states(state)
+    assert dataset.state_dict() == state
+    with pytest.raises(ConfigError, match="make a new DataLoader"):
+        list(loader)
+
+
+def test_one_dict_of_a_trainer_serves_epochs_that_are_set(tmp_path: Path) -> None:
+    state = to_state(list(islice(make(tmp_path), 9)))
+    states = []
+    for rank in range(2):
+        dataset = make(tmp_path)
+        dataset.datasets.append(Items("more", 30))
+        dataset.set_data_parallel(2, rank)
+        dataset.set_dataloader_states(state)
+        own = dict(state)
+        for epoch, most in ((0, None), (1, 9)):
+            dataset.set_epoch(epoch)
+            own |= to_state(list(islice(dataset, most)))
+        states.append(json.loads(json.dumps(own)))
+    resumed = make(tmp_path)
+    resumed.datasets.append(Items("more", 30))
+    resumed.set_dataloader_states(merge_states(states))
+    assert len(ids(resumed)) == 80 + 21 + 23 + 30 - 18
 
 
 def test_orders_of_files_have_no_iterations(tmp_path: Path) -> None:

@@ -345,6 +345,48 @@ def test_nested_mixtures_change_too(folder: Path) -> None:
     assert first.ids() + rest.ids() == lines(a=40, b=40, items=23, more=9)
 
 
+@pytest.mark.parametrize("size", [(2, 2), (3, 0)])
+@pytest.mark.parametrize("names", ["yx", "zxy", "zyx"])
+def test_nested_mixtures_with_an_order_of_their_own_change_places(
+    names: str, size: tuple[int, int]
+) -> None:
+    def make(names: str) -> Callable[[], MergedDataset]:
+        def nest(name: str) -> MergedDataset:
+            inner = [Items(f"{name}-first", 40), Items(f"{name}-second", 30, 2)]
+            nested = MergedDataset(inner, cyclic=False, customized_yield_fn=pairs, yield_segment=7)
+            nested.name, nested.percent = name, 1
+            return nested
+
+        return lambda: MergedDataset([nest(name) for name in names], cyclic=False)
+
+    first = Run(make("xy"), 2, 2)
+    first.advance(30)
+    second = Run(make(names), *size, first.merged_states())
+    second.advance(20)
+    third = Run(make("".join(reversed(names))), 1, 1, second.merged_states()).drain()
+    sizes = {f"{name}-{inner}": n for name in names for inner, n in (("first", 40), ("second", 30))}
+    assert first.ids() + second.ids() + third.ids() == lines(**sizes)
+
+
+def test_a_nested_mixture_is_dropped_for_another_one() -> None:
+    def make(name: str) -> Callable[[], MergedDataset]:
+        def make() -> MergedDataset:
+            inner: Any = [Items(name, 40), Items(f"{name}-late", 40)]
+            inner[1].percent = {0: 0, 20: 1}
+            nested = MergedDataset(inner)
+            nested.name, nested.percent = f"nested-{name}", 1
+            return MergedDataset([nested, Items("items", 20)])
+
+        return make
+
+    first = Run(make("a"), 1, 0)
+    first.advance(60)
+    second = Run(make("b"), 1, 0, first.merged_states())
+    second.advance(60)
+    late = [name for name in second.orders()[0] if name.startswith("b")][:20]
+    assert not any(name.startswith("b-late") for name in late)
+
+
 def test_a_changed_mixture_needs_the_states_of_all_ranks(folder: Path) -> None:
     run = Run(mix(texts(folder), Items("items", 23)), 2, 0)
     run.advance(20)

@@ -253,11 +253,18 @@ def test_a_source_below_one_sequence_is_warned_of(
     tmp_path: Path, documents: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_files(tmp_path, 2, [3, 4])
-    assert not list(make(tmp_path, 64, documents=documents, tail="drop"))
-    assert "'texts' gave worker 0 of rank 0 no sequence: its texts have no tokens" in caplog.text
-    caplog.clear()
-    assert len(list(make(tmp_path, 64, documents=documents))) == 1
-    assert not caplog.text
+    for whole in (False, True):
+        assert not list(make(tmp_path, 64, documents=documents, tail="drop", whole=whole))
+        [record] = caplog.records
+        assert "worker 0 of rank 0 no sequence: its texts have no tokens" in record.getMessage()
+        caplog.clear()
+        assert len(list(make(tmp_path, 64, documents=documents, whole=whole))) == 1
+        assert not caplog.records
+    for whole, what in ((False, "4 units"), (True, "1 sequences")):
+        dataset = make(tmp_path, 64, documents=documents, whole=whole)
+        dataset.set_data_parallel(5, 4)
+        assert not list(dataset)
+        assert f"worker 0 of rank 4 no sequence: its texts have {what}, for 5" in caplog.text
 
 
 def test_the_last_sequence_of_documents_is_dropped_unless_it_is_full(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Percents that change while a stream is read."""
 
+import json
 import multiprocessing
+import random
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+import zindex
 from tests.streaming.simulated_ranks import Run
 from tests.streaming.tiny_sources import Items, ids_of, pairs
 from zindex.errors import ConfigError, StateMismatchError
@@ -162,6 +165,27 @@ def test_old_changes_are_forgotten() -> None:
     assert changes[-1][2] == {"a": 60}
 
 
+@pytest.mark.parametrize("function", [None, pairs])
+def test_a_state_needs_few_of_many_changes(function: Any) -> None:
+    def open_loader() -> Any:
+        sources = [Items(f"source-{number}", 50) for number in range(40)]
+        mixture = MergedDataset(sources, customized_yield_fn=function, yield_segment=10)
+        return zindex.stream_loader(mixture, 6)
+
+    loader, rng = open_loader(), random.Random(1)
+    states, batches = [], []
+    for batch in islice(loader, 300):
+        batches.append(batch)
+        loader.set_percents({f"source-{number}": rng.random() for number in range(40)})
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    assert max(len(state["percents"]) for state in states) <= 12
+    for number in range(0, 290, 41):
+        resumed = open_loader()
+        resumed.load_state_dict(states[number])
+        [again] = islice(resumed, 1)
+        assert [*map(ids_of, again)] == [*map(ids_of, batches[number + 1])]
+
+
 # Processes
 
 
@@ -186,16 +210,43 @@ def set_as(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def test_ranks_of_a_process_group_change_at_one_sample(tmp_path: Path) -> None:
+def gather_as(rank: int, folder: Path) -> None:
+    """Be one of two ranks, whose states are gathered after changes."""
+    dist.init_process_group("gloo", f"file://{folder / 'ranks'}", rank=rank, world_size=2)
+    loader = zindex.stream_loader(make(), 8)
+    for step, _ in enumerate(loader):
+        if step in (3, 20):
+            loader.set_percents({"a": 3 + step})
+        if step == 30:
+            (folder / f"{rank}.txt").write_text(json.dumps(loader.gather_state()))
+            break
+    dist.destroy_process_group()
+
+
+def run_ranks(target: Any, folder: Path) -> list[str]:
+    """Return what two ranks have written."""
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=set_as, args=(rank, tmp_path)) for rank in (0, 1)]
+    ranks = [context.Process(target=target, args=(rank, folder)) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join()
         assert rank.exitcode == 0
+    return [(folder / f"{rank}.txt").read_text() for rank in (0, 1)]
+
+
+def test_states_that_are_gathered_have_the_changes(tmp_path: Path) -> None:
+    first, second = run_ranks(gather_as, tmp_path)
+    assert first == second
+    state = json.loads(first)
+    assert [percents for *_, percents in state["percents"]] == [{"a": 6}, {"a": 23}]
+    for size in SIZES:
+        assert Run(make, *size, state).advance(30) == 30
+
+
+def test_ranks_of_a_process_group_change_at_one_sample(tmp_path: Path) -> None:
     # The second rank has computed 128 picks.
-    assert {(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)} == {"[[0, 256, {'a': 3}]]"}
+    assert {*run_ranks(set_as, tmp_path)} == {"[[0, 256, {'a': 3}]]"}
 
 
 def test_the_first_samples_of_a_rank_do_not_hide_later_changes() -> None:

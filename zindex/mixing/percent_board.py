@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,14 +13,18 @@ from zindex.arrays import Int64Array
 from zindex.errors import ConfigError
 from zindex.samples.collectives import gather_objects, is_distributed
 
+#: Iteration, and sample of the whole stream in it.
+Place = tuple[int, int]
 #: A call of ``set_percents``: iteration, sample, and all percents that were set until then.
 Change = tuple[int, int, dict[str, float]]
 
 # Of a place in the stream: iteration and sample as one number.
 _SAMPLE_BITS = 44
 # torch copies 32 KiB or more by threads, which a forked process must not do after its parent.
-_MAX_NBYTES = 24 << 10
-# A change is forgotten when the next one was so many picks ago; no loader prefetches as many.
+_TEXT_NBYTES = 24 << 10
+_MAX_NBYTES = 4 * _TEXT_NBYTES
+# A change is forgotten when the next one was so many picks ago, if it is not known what was
+# delivered; no loader prefetches as many.
 _KEPT_PICKS = 1 << 13
 _WAIT_SECONDS = 0.001
 _MAX_PROCESSES = 1023  # the main process and its workers
@@ -44,8 +49,11 @@ class PercentBoard:
 
     def __init__(self, changes: Sequence[Change] = ()) -> None:
         self._shared_numbers = torch.zeros(_PLACES + _MAX_PROCESSES, dtype=torch.int64)
-        self._shared_text = torch.zeros(_MAX_NBYTES, dtype=torch.uint8)
-        for shared in (self._shared_numbers, self._shared_text):
+        self._shared_texts = [
+            torch.zeros(_TEXT_NBYTES, dtype=torch.uint8)
+            for _ in range(0, _MAX_NBYTES, _TEXT_NBYTES)
+        ]
+        for shared in (self._shared_numbers, *self._shared_texts):
             shared.share_memory_()  # type: ignore[no-untyped-call]
         self._read: tuple[int, list[Change]] = (0, [])
         if changes:
@@ -57,8 +65,8 @@ class PercentBoard:
         return found
 
     @property
-    def _text(self) -> memoryview:
-        return self._shared_text.numpy().data
+    def _texts(self) -> list[memoryview]:
+        return [text.numpy().data for text in self._shared_texts]
 
     def start(self, iteration: int, sample: int, changes: Sequence[Change] | None = None) -> None:
         """Set what is reached, and the changes unless they are kept."""
@@ -78,7 +86,7 @@ class PercentBoard:
             self._numbers[_VERSION] += 1
 
     @property
-    def reached(self) -> tuple[int, int]:
+    def reached(self) -> Place:
         """Iteration and sample up to which a process has announced its picks."""
         place = int(self._numbers[_PLACES:].max())
         return place >> _SAMPLE_BITS, place & ((1 << _SAMPLE_BITS) - 1)
@@ -95,9 +103,10 @@ class PercentBoard:
     def _parse(self, version: int) -> list[Change] | None:
         """Return the changes of a version; None if others are being written."""
         try:
-            text = bytes(self._text[: int(self._numbers[_NBYTES])])
-            found = [(i, sample, percents) for i, sample, percents in json.loads(text or b"[]")]
-        except ValueError:
+            packed = b"".join(self._texts)[: int(self._numbers[_NBYTES])]
+            text = zlib.decompress(packed) if packed else b"[]"
+            found = [(i, sample, percents) for i, sample, percents in json.loads(text)]
+        except (ValueError, zlib.error):
             found = None
         return found if int(self._numbers[_VERSION]) == version else None
 
@@ -107,23 +116,39 @@ class PercentBoard:
 
     def write(self, changes: Sequence[Change]) -> None:
         """Replace the changes, in a `hold`."""
-        text = json.dumps(changes).encode()
+        text = zlib.compress(json.dumps(changes).encode())
         if len(text) > _MAX_NBYTES:
             raise ConfigError(
-                f"changes of percents must have at most {_MAX_NBYTES:,} bytes as JSON, got "
-                f"{len(text):,}; make fewer changes, or give a schedule as percent"
+                f"changes of percents must have at most {_MAX_NBYTES:,} bytes as compressed JSON, "
+                f"got {len(text):,} of {len(changes)} changes; set percents of fewer digits, or "
+                "give set_percents the state of the rank, so that old ones are forgotten"
             )
-        self._text[: len(text)] = text
+        for number, target in enumerate(self._texts):
+            some = text[number * _TEXT_NBYTES :][:_TEXT_NBYTES]
+            target[: len(some)] = some
         self._numbers[_NBYTES] = len(text)
 
-    def forget(self, changes: list[Change], reached: tuple[int, int]) -> list[Change]:
-        """Return changes without those that no worker can need to resume."""
-        kept = _KEPT_PICKS * max(1, int(self._numbers[_STEP]))
-        last = reached[0], reached[1] - kept
-        old = [number for number, change in enumerate(changes) if change[:2] <= last]
+    def forget(
+        self, changes: list[Change], reached: Place, delivered: Place | None = None
+    ) -> list[Change]:
+        """Return changes without those that no worker can need to resume.
+
+        Parameters
+        ----------
+        changes
+            All changes, ascending.
+        reached
+            What all ranks have announced.
+        delivered
+            What all worker slots of all ranks have delivered; None if it is not known.
+        """
+        if delivered is None:
+            kept = _KEPT_PICKS * max(1, int(self._numbers[_STEP]))
+            delivered = reached[0], reached[1] - kept
+        old = [number for number, change in enumerate(changes) if change[:2] <= delivered]
         return changes[old[-1] :] if old else changes
 
-    def reach(self, process: int, place: tuple[int, int], step: int) -> list[Change]:
+    def reach(self, process: int, place: Place, step: int) -> list[Change]:
         """Announce picks, and return the changes that are known by then.
 
         Parameters

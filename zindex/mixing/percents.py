@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from zindex.errors import ConfigError
 from zindex.mixing.mixture_tree import name_children
-from zindex.mixing.percent_board import Change, PercentBoard, gather_requests
+from zindex.mixing.percent_board import Change, PercentBoard, Place, gather_requests
 from zindex.mixing.percent_schedules import (
     Percent,
     Schedule,
@@ -271,6 +271,7 @@ def change_percents(
     at: int | None,
     num_ranks: int,
     group: Any,
+    delivered: Place | None,
 ) -> list[list[Any]]:
     """Add a change to a board, at the same place on all ranks; see `MergedDataset.set_percents`.
 
@@ -303,7 +304,8 @@ def change_percents(
         raise ConfigError(f"at must be a number of samples >= 0, or None, got {at!r}")
     with board.hold():
         reached = board.reached
-        asked = gather_requests([dict(percents), at, reached], at, num_ranks, group)
+        request = [dict(percents), at, reached, delivered]
+        asked = gather_requests(request, at, num_ranks, group)
         if any(other[:2] != asked[0][:2] for other in asked):
             raise ConfigError(
                 f"all ranks must set the same percents at the same step, got {asked[0][:2]} and "
@@ -328,6 +330,10 @@ def change_percents(
                     f"one source must have a percent > 0, got none from sample {start:,} on; set "
                     "another one, too"
                 )
-        changes = board.forget([*kept, (*place, current)], min(other[2] for other in asked))
+        own = [other[3] for other in asked]
+        # Without a process group, the place of other ranks is not known.
+        needed = None if None in own or len(own) < num_ranks else min(own)
+        last = min(other[2] for other in asked)
+        changes = board.forget([*kept, (*place, current)], last, needed)
         board.write(changes)
     return [[*change] for change in changes]

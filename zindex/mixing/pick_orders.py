@@ -185,6 +185,10 @@ class ExactMixing:
             left, start
         )
 
+    def picks_now(self, left: Sequence[int]) -> bool:
+        """Return whether any of some sources has a percent > 0 in the last block."""
+        return any(self._percents[source] > 0 for source in left)
+
     def replace(self, step: int, pick: int, left: Sequence[int]) -> int | None:
         """Return the pick instead of an exhausted source, of those left; None to skip it.
 
@@ -236,6 +240,10 @@ class CogdataMixing:
             pick = passed.index(min(passed))
 
     def may_pick(self, left: Sequence[int], start: int) -> bool:
+        """Return whether any source is left."""
+        return bool(left)
+
+    def picks_now(self, left: Sequence[int]) -> bool:
         """Return whether any source is left."""
         return bool(left)
 

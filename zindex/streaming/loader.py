@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -46,12 +47,14 @@ class StreamLoader:
             _set_samples_per_pick(dataset, batch_size)
             of_sources = SourceBatches(dataset, batch_size, drop_last=drop_last)
             batches = {"dataset": of_sources, "batch_size": None}
-        self._loader: DataLoader[Any] = DataLoader(
+        self._make_loader: Callable[[], DataLoader[Any]] = partial(
+            DataLoader,
             **batches,
             num_workers=check_whole("num_workers", num_workers, 0),
             collate_fn=_WithState(collate),
             **settings,
         )
+        self._loader = self._make_loader()
         self._state: State = {}
         self._changes: State = {}
         if state:
@@ -74,7 +77,10 @@ class StreamLoader:
                 yield batch
 
     def __len__(self) -> int:
-        """Return the number of batches of the next iteration; TypeError if it is not known."""
+        """Return the number of batches of the next iteration; TypeError if it is not known.
+
+        It is that of the whole iteration, also if a state is loaded, as trainers expect it.
+        """
         size, (rank, _) = self._loader.batch_size, self.dataset.place
         if size is None:
             raise TypeError("batches of a single source have no known number")
@@ -93,7 +99,7 @@ class StreamLoader:
 
         Call it on every rank with the same arguments at the same step. The state has the change.
         """
-        self._changes = self.dataset.set_percents(percents, at, group)
+        self._changes = self.dataset.set_percents(percents, at, group, self._state)
         if self._state:
             self._state.update(self._changes)
 
@@ -147,6 +153,8 @@ class StreamLoader:
         sources = [source.dataset for source in self.dataset.sources()]
         agree_on_files(sources, self.dataset.place[1])
         own = join_workers(state)
+        if self._loader.persistent_workers:  # which take no later state
+            self._loader = self._make_loader()
         self.dataset.set_dataloader_states(own)
         self._state, self._changes = own, {}
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from zindex.errors import check_choice
+from zindex.errors import ConfigError, check_choice
 from zindex.loading.data_parallel import find_place
+from zindex.loading.iteration_counter import IterationCounter, fail_at_first
 from zindex.loading.resharding import refuse_resharding
 from zindex.loading.sampler import check_ranks
 from zindex.loading.stateful_loaders import join_workers
@@ -17,19 +18,13 @@ from zindex.loading.worker_lifetime import exit_with_parent
 from zindex.mixing.mixture_tree import describe_mixtures, list_leaves, name_children
 from zindex.mixing.percent_board import PercentBoard
 from zindex.mixing.percent_schedules import is_read
-from zindex.mixing.percents import change_percents, check_even_changes
+from zindex.mixing.percents import check_even_changes
 from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.processing.collate import collate_dicts
 from zindex.streaming import mixture_changes, mixture_checks, resuming, stream_starts
 from zindex.streaming.even_slots import EvenStream
-from zindex.streaming.mixed_streams import (
-    MixedStream,
-    Stream,
-    YieldFunction,
-    YieldStream,
-    make_mixing,
-)
+from zindex.streaming.mixed_streams import MixedStream, Stream, YieldFunction, YieldStream
 from zindex.streaming.mixture_changes import MixtureFacts
 from zindex.streaming.open_source import GrownStream, open_source
 from zindex.streaming.protocols import Sample
@@ -40,7 +35,6 @@ from zindex.streaming.worker_slots import StreamStart, WorkerSlot
 
 # Samples of several kinds fail in torch's function before it comes to their states.
 default_collate_fn_map[dict] = collate_dicts
-_MAX_WORKERS = 1022
 _MIXINGS = ("exact", "cogdata_mix")
 
 
@@ -140,12 +134,10 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         )
         check_choice("mixing", mixing, _MIXINGS)
         self.mixing = mixing
-        # Shared with loader workers: the number of the next iteration, and how many iterations the
-        # main process and each worker have begun since that was set.
-        self._iterations = torch.zeros(2 + _MAX_WORKERS, dtype=torch.int64)
-        self._iterations.share_memory_()  # type: ignore[no-untyped-call]
+        self._iterations = IterationCounter()
         self._board = PercentBoard()
         self._place: tuple[int, int] | None = None
+        # What was loaded last; later iterations know its origins.
         self._state: State | None = None
         self._from_url_level = self.is_compared = False
         # The stream that this process iterates over, and its start.
@@ -222,16 +214,20 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         """
         given = join_workers(dataloader_states or {})
         loaded, changes = self._check_state(given, reload_from_url_level)
-        self._state = given or None
+        self._state, self._running = given or None, None
         self._from_url_level = reload_from_url_level
         if self.place[0] == 0:
             mixture_changes.report(changes)
-        self._start_at(stream_starts.first_iteration(self._state))
+        self._start_at(stream_starts.first_iteration(self._state), resumes=bool(given))
         if loaded is not None:
             self._board.start(loaded.origin.iteration, loaded.sample, loaded.changes)
 
     def set_percents(
-        self, percents: Mapping[str, float], at: int | None = None, group: Any = None
+        self,
+        percents: Mapping[str, float],
+        at: int | None = None,
+        group: Any = None,
+        state: State | None = None,
     ) -> State:
         """Change percents while the stream is read, at the same sample in all worker slots.
 
@@ -249,21 +245,25 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             ``samples_per_pick``, they are valid from the next pick on.
         group
             The process group of all ranks that read the stream; the default group if None.
+        state
+            The one dict of this rank. With it, changes are forgotten as soon as it needs them no
+            longer; without it, after some thousand samples of each worker slot.
 
         Returns
         -------
-        state
-            All changes so far, for ``dict.update`` of the one dict that a rank keeps, so that a
-            resumed run repeats them. `StreamLoader.set_percents` does that.
+        changes
+            Those that are kept, for ``dict.update`` of the one dict, so that a resumed run repeats
+            them. `StreamLoader.set_percents` does both.
 
         Raises
         ------
         ConfigError
             If a name or percent is invalid, no percent is > 0, ranks differ, a sample after `at`
-            has been read, or a tail counts the samples of a dataset that is added or left out.
+            has been read, a tail counts the samples of a dataset that is added or left out, or
+            there are too many changes.
         """
-        _, num_ranks = self.place
-        return {"percents": change_percents(self, self._board, percents, at, num_ranks, group)}
+        asked = percents, at, group, state or {}
+        return {"percents": stream_starts.change_percents(self, self._board, *asked)}
 
     def state_dict(self) -> State:
         """Return the state of this process after the last sample that it has yielded.
@@ -273,7 +273,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         loader's whole state, or `merge_states` of those of all ranks.
         """
         if self._running is None:
-            return dict(self._state or {})
+            return dict(self._state or {}) if self._iterations.resumes else {}
         stream, start = self._running
         return stream_starts.add_percents(slot_state(start, stream.entries()), start)
 
@@ -293,9 +293,7 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         _, num_ranks = self.place
         stream_starts.check_one_worker(loaded, changes, num_ranks, worker.num_workers)
         self._state, self._from_url_level = state or None, False
-        # Other workers load theirs at their own times.
-        self._iterations[0] = stream_starts.first_iteration(self._state)
-        self._iterations[2 + worker.id] = 0
+        self._iterations.start_worker(stream_starts.first_iteration(self._state))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration, which determines its order.
@@ -308,15 +306,12 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         epoch
             Number of the iteration, >= 0. With ``cyclic=False``, an iteration is an epoch.
         """
-        current = stream_starts.first_iteration(self._state)
-        if check_whole("epoch", epoch, 0) != current or self._iterations[1:].any():
-            self._state = None
-        if self._state is None:
-            self._start_at(epoch)
+        is_next = check_whole("epoch", epoch, 0) == self.next_iteration
+        if not (is_next and self._iterations.resumes) or self._iterations.has_begun:
+            self._start_at(epoch, resumes=False)
 
-    def _start_at(self, iteration: int) -> None:
-        self._iterations.zero_()
-        self._iterations[0] = iteration
+    def _start_at(self, iteration: int, *, resumes: bool) -> None:
+        self._iterations.start(iteration, resumes=resumes)
         self._board.start(iteration, 0)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -354,18 +349,17 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
         )
 
     def __iter__(self) -> Iterator[Sample]:
-        worker = torch.utils.data.get_worker_info()
-        slot = 1 if worker is None else 2 + worker.id
-        first, begun = int(self._iterations[0]), int(self._iterations[slot])
-        self._iterations[slot] += 1
-        if not begun:
-            return self._iterate(self._state, self._from_url_level, iteration=first)
-        return self._iterate(None, from_url_level=False, iteration=first + begun)
+        try:
+            iteration, resumes = self._iterations.begin()
+        except ConfigError as error:
+            return fail_at_first(error)
+        state = self._state if resumes else None
+        return self._iterate(state, self._from_url_level, iteration=iteration)
 
     @property
     def next_iteration(self) -> int:
         """Number of the next iteration."""
-        return int(self._iterations[0] + self._iterations[1:].max())
+        return self._iterations.next_number
 
     def __len__(self) -> int:
         """Return the number of samples in the next iteration of a rank that has most.
@@ -426,9 +420,8 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
             exit_with_parent()
         slot, facts = WorkerSlot(rank, num_ranks, number, num_workers, worker=number), self._facts()
         if state is None:
-            before = self._state if iteration else None
             origin = stream_starts.begin_iteration(
-                facts, iteration, before, slot, self._from_url_level
+                facts, iteration, self._state, slot, self._from_url_level
             )
             start, begin = StreamStart(slot, origin, {}), State()
         else:
@@ -470,11 +463,4 @@ class MergedDataset(torch.utils.data.IterableDataset[Sample]):
                 streams.append(dataset._open(f"{place}{number}/", start))
             else:
                 streams.append(open_source(owner._make_source(dataset), start))
-        return MixedStream(
-            path,
-            streams,
-            make_mixing(mixtures, path, start),
-            start,
-            stop_on_first=self.stop_on_first,
-            samples_per_pick=mixtures[path][2],
-        )
+        return MixedStream(path, streams, mixtures, start, stop_on_first=self.stop_on_first)

@@ -100,15 +100,15 @@ class MixedStream:
         self,
         path: str,
         streams: Sequence[Stream | SourceStream | GrownStream],
-        mixing: Mixing,
+        mixtures: Mixtures,
         start: StreamStart,
         *,
         stop_on_first: bool,
-        samples_per_pick: int,
     ) -> None:
-        self._samples_per_pick = samples_per_pick
+        self._samples_per_pick: int = mixtures[path][2]
         self._key, self._lags_key = f"mix {path}", f"lags {path}"
-        self._streams, self._mixing, self._slot = streams, mixing, start.slot
+        self._mixing = make_mixing(mixtures, path, start)
+        self._streams, self._slot = streams, start.slot
         self._head = start.head
         self._stop_on_first = stop_on_first
         self._checkpoint: Checkpoint | None = start.entries.get(self._lags_key)
@@ -179,8 +179,12 @@ class MixedStream:
         unreported: Checkpoint | None = None
         for picks, checkpoint in self._picks(num_picks):
             unreported = checkpoint or unreported
-            if len(left) < len(streams) and not self._mixing.may_pick([*left], num_picks):
-                return
+            if len(left) < len(streams):
+                if not self._mixing.may_pick([*left], num_picks):
+                    return
+                if not begun and not self._mixing.picks_now([*left]):
+                    num_picks += len(picks)  # a later piece has those that are left
+                    continue
             for pick in picks:
                 num_picks += 1
                 if is_single and unreported is None:  # as below, without what is seldom needed

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zindex.errors import SourceError, StateMismatchError
+from zindex.mixing.mixture_paths import match_paths, rename_paths
 from zindex.mixing.mixture_tree import Mixtures
 from zindex.sources.file_listing import describe_growth
 from zindex.streaming import resuming
@@ -73,6 +74,7 @@ def adapt(
         If no source is kept, or one has other content; or the mixture has changed, and it is the
         state of one rank of several, or a dropped source is needed.
     """
+    loaded = _follow_paths(loaded, facts.mixtures)
     old = loaded.origin
     names = [source.name for source in facts.sources]
     known = [name for name in names if old.views(name)]
@@ -119,6 +121,17 @@ def adapt(
         mixtures=facts.mixtures,
     )
     return LoadedState(origin, {}, 1, 1, {}, None), changes
+
+
+def _follow_paths(loaded: LoadedState, mixtures: Mixtures) -> LoadedState:
+    """Return a state with the current paths of nested mixtures whose places have changed."""
+    old = loaded.origin
+    paths = dict(match_paths(old.mixtures, mixtures)) if "/" in old.mixtures else {}
+    if all(before == now for before, now in paths.items()):
+        return loaded
+    origin = StreamOrigin.from_json(rename_paths(old.to_json(), paths))
+    entries = {number: rename_paths(own, paths) for number, own in loaded.entries.items()}
+    return replace(loaded, origin=origin, entries=entries)
 
 
 def _compare(old: StreamOrigin, facts: MixtureFacts) -> list[str]:

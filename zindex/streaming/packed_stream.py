@@ -13,7 +13,14 @@ from zindex.processing.document_window import PackedText
 from zindex.streaming.protocols import Sample
 from zindex.streaming.source_streams import MAX_IDLE, TOKENS, PartStream, SourceStream, naming
 from zindex.streaming.sources import StreamSource
-from zindex.streaming.worker_slots import WHOLE, Changes, StreamOrigin, StreamStart, WorkerSlot
+from zindex.streaming.worker_slots import (
+    WHOLE,
+    Changes,
+    StreamOrigin,
+    StreamStart,
+    UnreadPartitions,
+    WorkerSlot,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +36,8 @@ class PackedStream(PartStream):
 
     _scale, _labels_all = TOKENS, False
     makes_blocks = False
+    #: Whether all worker slots pack these texts, and have their shares of the sequences.
+    is_of_all = False
 
     def __init__(self, source: StreamSource, start: StreamStart) -> None:
         super().__init__(source, start)
@@ -41,7 +50,7 @@ class PackedStream(PartStream):
         self._fed: deque[tuple[int, int]] = deque()
         self._labels_now: Sample = {}
         finished, start, skipped, *pieces = self._cursor
-        is_new, num_made = not (finished or start or pieces), 0
+        is_new, num_made = not finished and not start and self.unread == UnreadPartitions(), 0
         self._next = finished, start
         self._num_idle = num_before = 0
         held = list(self._reread(pieces))
@@ -62,14 +71,9 @@ class PackedStream(PartStream):
             num_made += 1
             yield sample, (None, key, cursor)
         self._cursor = *self._next, dataset.num_skipped - other
-        if is_new and self._cursor[:2] != (0, 0) and not num_made:
-            logger.warning(
-                "%r gave worker %d of rank %d no sequence: its texts have no tokens or, with "
-                "tail='drop_last', fewer than one sequence; leave tail out to pad them",
-                self.source.name,
-                self.slot.worker,
-                self.slot.rank,
-            )
+        if is_new and not num_made and not self.is_of_all:
+            is_left_out = self._cursor[:2] == (0, 0)
+            _warn(self.source, self.slot, self.source.num_items * is_left_out, "units")
 
     def _feed(self) -> Iterator[PackedText]:
         """Yield the texts of all parts, each with its tokens in delivered sequences."""
@@ -120,13 +124,19 @@ class WholeStream(SourceStream):
         """Yield the sequences of the worker slot, each with the entry that it changed."""
         finished, _, skipped = self._cursor
         labels = {"__dprank__": self.slot.rank, "__workerid__": self.slot.worker}
-        every = enumerate(pack_all(self.source, self._past))
+        every, num_made = enumerate(pack_all(self.source, self._past), 1), 0
         for turn in count(finished):
             number, _ = self.unread.item(self.slot.index + self.slot.count * turn)
             if number >= self.source.num_turns:
                 return
-            sample = next((one for place, one in every if place == number), None)
+            sample = None
+            for num_made, one in every:
+                if num_made > number:
+                    sample = one
+                    break
             if sample is None:
+                if number == self.slot.index:
+                    _warn(self.source, self.slot, num_made, "sequences")
                 return
             self._cursor = turn + 1, 0, skipped
             yield sample | labels, (None, self.source.key, self._cursor)
@@ -135,10 +145,27 @@ class WholeStream(SourceStream):
 def pack_all(source: StreamSource, iteration: int) -> Iterator[Sample]:
     """Return the sequences of a whole source in an iteration, as a single worker slot has them."""
     start = StreamStart(WorkerSlot(), StreamOrigin("", {}, iteration=iteration), {})
-    return (sample for sample, _ in PackedStream(replace(source, last=None), start).pairs())
+    stream = PackedStream(replace(source, last=None), start)
+    stream.is_of_all = True
+    return (sample for sample, _ in stream.pairs())
 
 
 @lru_cache(maxsize=16)
 def count_sequences(source: StreamSource, iteration: int) -> int:
     """Return the number of sequences of a whole source in an iteration."""
     return sum(1 for _ in pack_all(source, iteration))
+
+
+def _warn(source: StreamSource, slot: WorkerSlot, number: int, what: str) -> None:
+    """Log that a worker slot has no sequence of a source, which has too few units or sequences."""
+    reason = (
+        "no tokens or, with tail='drop_last', fewer than one sequence; leave tail out to pad them"
+    )
+    if number:
+        reason = (
+            f"{number} {what}, for {slot.count} loader workers of all ranks; take fewer of them"
+        )
+    logger.warning(
+        "%r gave worker %d of rank %d no sequence: its texts have %s",
+        *(source.name, slot.worker, slot.rank, reason),
+    )

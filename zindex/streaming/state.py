@@ -15,7 +15,7 @@ from typing import Any
 
 from zindex.errors import StateMismatchError, StoreError
 from zindex.loading.stateful_loaders import join_workers
-from zindex.mixing.percent_board import Change
+from zindex.mixing.percent_board import Change, Place
 from zindex.samples.collectives import gather_objects, is_distributed
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint
@@ -186,6 +186,35 @@ def merge_states(states: Iterable[State]) -> State:
     return merged
 
 
+def find_delivered(state: State) -> Place | None:
+    """Return a place that all worker slots of a rank have come to with their delivered samples.
+
+    Parameters
+    ----------
+    state
+        The one dict of the rank.
+
+    Returns
+    -------
+    place
+        None before the first sample, and while segments of earlier jobs are finished.
+    """
+    if "own" not in state:
+        return None
+    loaded = load_state({"own": state["own"], **_own_entries(state)})
+    origin, rank = loaded.origin, state["own"][0]
+    if origin.orphans.get("/"):
+        return None
+    picks = []
+    for slot in loaded.slots[rank * loaded.num_slots :][: loaded.num_slots]:
+        own = loaded.entries.get(slot.index, {})
+        # An unfinished segment of a yield function is read again from its start.
+        position = own.get("yield /", {}).get("start", own).get("mix /", 0)
+        picks.append(position if isinstance(position, int) else position[0])
+    # That of the last pick: the checkpoint of a piece is delivered with its first sample.
+    return origin.iteration, origin.reach(max(0, min(picks) - 1), len(loaded.slots))
+
+
 def list_changes(state: State) -> list[Change]:
     """Return the changes of percents of a state.
 
@@ -208,7 +237,7 @@ def _last_place(changes: Sequence[Change]) -> tuple[int, int]:
 
 
 def _own_entries(state: State) -> State:
-    """Return the entries of the state's own rank."""
+    """Return the entries of the state's own rank, and those that all ranks have."""
     rank, num_ranks = state["own"]
     num_slots = state[f"turn @{rank}/{num_ranks}"][1][1]
     slots = range(rank * num_slots, (rank + 1) * num_slots)
@@ -217,7 +246,7 @@ def _own_entries(state: State) -> State:
     def is_own(key: str) -> bool:
         name, _, place = key.rpartition(" @")
         of_rank = name in ("turn", "resumed")
-        return key == "origin" or (
+        return key in ("origin", "percents", BEGUN_PERCENTS) or (
             place == f"{rank}/{num_ranks}" if of_rank else place in own_slots
         )
 

@@ -1,13 +1,18 @@
 """Where a worker slot starts to read: from a state of a mixture, or with an iteration over it."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from zindex.errors import ConfigError, StateMismatchError
+from zindex.mixing.percent_board import PercentBoard
+from zindex.mixing.percents import change_percents as add_change
 from zindex.streaming import mixture_changes, resuming
 from zindex.streaming.mixture_changes import MixtureFacts
-from zindex.streaming.state import LoadedState, State, digest, load_state
+from zindex.streaming.state import LoadedState, State, digest, find_delivered, load_state
 from zindex.streaming.worker_slots import StreamOrigin, StreamStart, WorkerSlot
 
 # Earlier iterations of which a trainer's dict may still have entries.
@@ -67,7 +72,7 @@ def begin_iteration(
     iteration
         Its number.
     before
-        State from which an earlier iteration was resumed.
+        State that was loaded for an earlier iteration.
     slot, from_url_level
         As for `resume_mixture` then.
     """
@@ -79,9 +84,28 @@ def begin_iteration(
 
     ids = [find_id(n) for n in range(max(0, iteration - _MAX_ANCESTORS), iteration)]
     if before and not resuming.is_of_cogdata(before):
-        resumed, _ = resume_mixture(facts, before, slot, from_url_level=from_url_level)
-        ids += [*resumed.origin.ancestors, resumed.origin.id]
+        known = load_state(before).origin
+        with suppress(StateMismatchError):  # then no iteration has resumed from it
+            known = resume_mixture(facts, before, slot, from_url_level=from_url_level)[0].origin
+        ids += [*known.ancestors, known.id]
     return replace(origin, id=find_id(iteration), ancestors=tuple(ids))
+
+
+def change_percents(
+    mixture: Any,
+    board: PercentBoard,
+    percents: Mapping[str, float],
+    at: int | None,
+    group: Any,
+    state: State,
+) -> list[list[Any]]:
+    """Add a change to a board, without those that the state of this rank needs no longer.
+
+    See `MergedDataset.set_percents`.
+    """
+    _, num_ranks = mixture.place
+    delivered = find_delivered(state)
+    return add_change(mixture, board, percents, at, num_ranks, group, delivered)
 
 
 def add_percents(state: State, start: StreamStart) -> State:
