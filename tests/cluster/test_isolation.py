@@ -97,6 +97,8 @@ def test_a_real_control_group() -> None:
     with least_weight_group(f"test-{os.getpid()}") as group:
         if group is None:
             pytest.skip("this user may not make control groups")
+        with least_weight_group(f"other-{os.getpid()}"):
+            assert group.exists()  # although it has no processes yet
         procs = str(group / "cgroup.procs")
         command = f"from zindex.cluster.isolation import *; lower_priority(0, [{procs!r}])"
         process = subprocess.Popen(

@@ -292,9 +292,10 @@ def test_the_memory_does_not_depend_on_the_number_of_samples() -> None:
         return peak
 
     small = [measure(1000) for _ in range(2)][1]  # the first compiles
-    # Some kilobytes: small ints are there once, and the keys of the last passes are kept.
-    assert measure(10**9) < small + 32_000
-    assert measure(10**15) < small + 32_000
+    # Some kilobytes: small ints are there once, and the keys of the last passes are kept. The least
+    # of three: threads that other tests have left may need memory, too.
+    for size in (10**9, 10**15):
+        assert min(measure(size) for _ in range(3)) < small + 32_000
 
 
 def test_samplers_travel() -> None:

@@ -1,6 +1,7 @@
 """Limit how much a worker slows down training: priorities, control groups and throttling."""
 
 import ctypes
+import fcntl
 import os
 import platform
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
@@ -100,19 +101,34 @@ def least_weight_group(name: str) -> Iterator[Path | None]:
         Name of the group, unique on this machine.
     """
     group = None
-    for parent in find_own_groups("cpu"):
-        for left in parent.glob(f"{GROUP_PREFIX}*"):
-            with suppress(OSError):  # it still has processes
-                left.rmdir()
-        group = _make_group(parent / f"{GROUP_PREFIX}{name}")
-        if group is not None:
-            break
+    with ExitStack() as stack:
+        for parent in find_own_groups("cpu"):
+            for left in parent.glob(f"{GROUP_PREFIX}*"):
+                # One that is held, or still has processes, stays.
+                with suppress(OSError), _held(left):
+                    left.rmdir()
+            group = _make_group(parent / f"{GROUP_PREFIX}{name}")
+            if group is not None:
+                with suppress(OSError):  # without locks, it may be removed before it has processes
+                    stack.enter_context(_held(group))
+                break
+        try:
+            yield group
+        finally:
+            if group is not None:
+                with suppress(OSError):
+                    group.rmdir()
+
+
+@contextmanager
+def _held(group: Path) -> Iterator[None]:
+    """Hold a group, so that no other supervisor removes it; OSError if one holds it."""
+    descriptor = os.open(group, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield group
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
     finally:
-        if group is not None:
-            with suppress(OSError):
-                group.rmdir()
+        os.close(descriptor)
 
 
 def _make_group(group: Path) -> Path | None:
