@@ -105,6 +105,23 @@ def test_unused_copies_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert copies_of(files[1]).open(files[1])[0].path.read_bytes() == TEXT
 
 
+def test_a_copy_that_is_larger_than_expected_has_others_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"{}\n" * 1_000_000
+    files = [write(tmp_path / name / "a.jsonl.gz", gzip.compress(text)) for name in "ab"]
+    first = copies_of(files[0])
+    path = first.open(files[0])[0].path
+    status = os.statvfs(first.folder)
+    limit = 1.5 * len(text) / (status.f_blocks * status.f_frsize)
+    monkeypatch.setattr(plain_copies, "_KEPT_SHARE", limit)
+    del first
+    second = copies_of(files[1])
+    assert path.exists()
+    second.open(files[1])
+    assert not path.exists()
+
+
 def test_without_room_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "a.jsonl.gz", gzip.compress(TEXT))
     copies = copies_of(file)

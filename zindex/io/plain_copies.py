@@ -220,6 +220,8 @@ class PlainCopies:
             facts = [[one.reason, one.offset, one.is_end] for one in damages]
             with replacing(record, durable=durable) as partial:
                 Path(partial).write_text(json.dumps({"nbytes": nbytes, "damages": facts}))
+            if nbytes > _needed(file):
+                _make_room(self.folder.parent, 0)
         except StoreUnwritableError as error:
             raise StoreUnwritableError(
                 f"{error}; this is a copy of {file.url}, so set TMPDIR to a folder with more room, "
@@ -233,7 +235,8 @@ class PlainCopies:
 def _needed(file: SourceFile) -> int:
     """Return the bytes that the copy of a file, or all its frames, may need."""
     nbytes = file.nbytes or 0
-    return nbytes if file.frames is not None else _EXPANSION * nbytes
+    is_plain = file.frames is not None or file.compression is None
+    return nbytes if is_plain else _EXPANSION * nbytes
 
 
 def _check_free(path: Path) -> None:
