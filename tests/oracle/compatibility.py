@@ -188,7 +188,9 @@ class Outcomes:
 def run_inside(output: str, num_cases: int | None, options: Sequence[str]) -> None:
     """Run the tests in this process, and write their outcomes as JSON."""
     outcomes = Outcomes(num_cases)
-    arguments = ["-q", "-p", "no:cacheprovider", "--tb=short", "--continue-on-collection-errors"]
+    arguments = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    # Failures are named with their messages, or are known differences.
+    arguments += ["--tb=no", "-rN"]
     # Warnings of other versions.
     arguments += ["-W", "ignore:Could not determine rank", "-W", "ignore:.*pad token"]
     folder = Path(__file__).parent
