@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: Path of a mixture -> its record, whose second item has the name of each of its datasets.
-_Mixtures = Mapping[str, list[Any]]
+from zindex.mixing.mixture_tree import Mixtures
 
 
 def match_paths(
-    old: _Mixtures, new: _Mixtures, path: str = "/", now: str | None = "/"
+    old: Mixtures, new: Mixtures, path: str = "/", now: str | None = "/"
 ) -> Iterator[tuple[str, str]]:
     """Yield the paths of an earlier mixture and of those within it, each with its path now.
 

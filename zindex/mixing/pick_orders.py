@@ -181,9 +181,7 @@ class ExactMixing:
 
     def may_pick(self, left: Sequence[int], start: int) -> bool:
         """Return whether any of some sources has a percent > 0 at pick ``start`` or later."""
-        return any(self._percents[source] > 0 for source in left) or self._pieces.may_pick(
-            left, start
-        )
+        return self.picks_now(left) or self._pieces.may_pick(left, start)
 
     def picks_now(self, left: Sequence[int]) -> bool:
         """Return whether any of some sources has a percent > 0 in the last block."""
