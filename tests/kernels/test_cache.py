@@ -1,6 +1,7 @@
 """Compiled kernels on disk."""
 
 import ast
+import gc
 import os
 import stat
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +22,15 @@ from zindex.kernels._jit import is_compiled, jit
 from zindex.kernels.warm import warm
 
 ROOT = Path(__file__).parents[2]
+
+#: Module of the kernels of these tests.
+MADE = "zindex.kernels.made"
+
+
+@pytest.fixture(autouse=True)
+def _make_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the module, which numba imports when it reads a kernel of it."""
+    monkeypatch.setitem(sys.modules, MADE, ModuleType(MADE))
 
 
 @pytest.fixture
@@ -38,7 +48,7 @@ def make_kernel(step: int = 1) -> Any:
         return x + STEP  # type: ignore[name-defined]  # noqa: F821
 
     function = FunctionType(add.__code__, {"STEP": step, "__builtins__": __builtins__}, "add")
-    function.__module__ = "zindex.kernels.made"
+    function.__module__ = MADE
     function.__qualname__ = "add"
     return jit(function)
 
@@ -290,6 +300,7 @@ def test_shared_kernels_are_read_by_all_users(
     (file,) = folder.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    gc.collect()  # of what numba could share with the first kernel
     kernel = make_kernel()
     assert kernel(41) == 42
     assert was_loaded(kernel)
