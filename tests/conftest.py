@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.workers import pytest_addoption, pytest_runtestloop  # noqa: F401
 from zindex.formats.bin_writer import PairWriter
@@ -20,10 +20,11 @@ from zindex.io.objects import ObjectPath
 from zindex.store.chunk_cache import CACHE_NBYTES, cache
 from zindex.store.reader import forget_all_files
 
-# Kernels compile on first use and machines are shared, so no example has a deadline.
-settings.register_profile("ci", deadline=None, print_blob=True)
-settings.register_profile("dev", deadline=None, max_examples=20)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+# Kernels compile on first use and machines are shared, so no example depends on time.
+_unlikely = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("new", deadline=None, suppress_health_check=_unlikely, print_blob=True)
+settings.register_profile("same", settings.get_profile("new"), derandomize=True, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 WriteCorpus = Callable[..., str]
 

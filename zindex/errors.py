@@ -30,6 +30,7 @@ import operator
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
+from numbers import Integral
 from typing import Any, SupportsIndex
 
 
@@ -192,6 +193,20 @@ def check_number(index: SupportsIndex, length: int, what: str, where: object) ->
             "it modulo the length"
         )
     return number % length
+
+
+def check_whole(name: str, value: Any, low: int) -> int:
+    """Return a setting as a plain int, after checking that it is whole and at least ``low``.
+
+    Raises
+    ------
+    ConfigError
+        If it is not. Numpy's integers are whole numbers, booleans are not.
+    """
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < low:
+        raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
+    return int(value)
 
 
 def check_list(name: str, values: object) -> None:

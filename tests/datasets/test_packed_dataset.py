@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zindex
@@ -103,9 +103,7 @@ def assert_item(item: dict[str, Any], expected: dict[str, Any]) -> None:
             assert np.asarray(value).tolist() == expected[name], name
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=25).filter(any),
     sequence_length=st.integers(1, 12),

@@ -266,7 +266,7 @@ def test_lengths_whose_sum_passes_32_bits(tmp_path: Path) -> None:
     assert index.sequence_offsets(69_999, 70_000)[0] == 69_999 * (2**31 - 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(NAMES),
     lengths=st.lists(st.integers(0, 2**31 - 1), max_size=40),

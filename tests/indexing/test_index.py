@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
@@ -44,7 +44,7 @@ def assert_equal(arrays: Any, expected: tuple[np.ndarray, ...]) -> None:
         np.testing.assert_array_equal(np.asarray(got), want)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(
     lengths=st.lists(st.integers(0, 20), min_size=1, max_size=40).filter(any),
     num_samples=st.none() | st.integers(0, 60),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
@@ -59,7 +59,7 @@ def test_forms_are_equal(opened: dict[str, IndexArrays]) -> None:
     assert len(opened["all"].document_index) == 4 * len(LENGTHS)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(data=st.data())
 def test_any_rows_of_a_computed_array_equal_the_stored_ones(
     opened: dict[str, IndexArrays], data: st.DataObject

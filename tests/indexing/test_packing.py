@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import WriteCorpus
@@ -109,9 +109,7 @@ def read_samples(store: Any) -> list[Any]:
     return [parts[start:stop] for start, stop in pairwise(bounds)]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(0, 20), min_size=1, max_size=40).filter(any),
     num_requested=st.none() | st.integers(0, 60),

@@ -157,7 +157,6 @@ def test_pairs_of_samples_are_anywhere() -> None:
         assert chi_square_is_plausible(counts, expected.ravel())
 
 
-@settings(deadline=None)
 @given(num_samples=st.integers(1, 300), seed=st.integers(0, 99), part_length=st.integers(20, 99))
 def test_orders_equal_the_definition(num_samples: int, seed: int, part_length: int) -> None:
     def make_key(stage: int, part: int) -> Any:
@@ -176,7 +175,7 @@ def test_orders_equal_the_definition(num_samples: int, seed: int, part_length: i
     assert order.tolist() == [*itertools.chain.from_iterable(buckets)]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     num_samples=st.integers(0, 400),
     seed=st.integers(0, 99),

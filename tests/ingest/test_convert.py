@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xarray
 import zarr
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zindex
@@ -102,7 +102,7 @@ def corpora(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     corpus=corpora(),
     chunk_length=st.sampled_from([1, 2, 3, 7, 1000]),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.errors import PlanError
@@ -74,7 +74,6 @@ def is_bijection(size, keys):
     return np.array_equal(np.bincount(whole(size, keys), minlength=size), np.ones(size, int))
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 99), size=SIZES, picks=st.lists(st.integers(0, MAX_SIZE), max_size=8))
 def test_images_equal_the_definition(seed, size, picks):
     keys = make_keys(seed)
@@ -83,7 +82,6 @@ def test_images_equal_the_definition(seed, size, picks):
     assert values.tolist() == [naive_image(p, size, keys.tolist()) for p in positions.tolist()]
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 99), size=SIZES, start=st.integers(0, MAX_SIZE))
 def test_numpy_maps_the_first_values_alike(seed, size, start):
     keys, start = make_keys(seed), start % size
@@ -121,7 +119,6 @@ def test_every_size_to_65536_is_a_bijection():
     assert all(is_bijection(size, keys) for size in range(2**16 + 1))
 
 
-@settings(deadline=None)
 @given(
     size=st.one_of(st.integers(1, 5000), st.integers(2**31 - 9, 2**31 - 1)),
     start=st.integers(0, 2**31),

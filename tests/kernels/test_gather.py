@@ -109,7 +109,7 @@ def rounds(draw: st.DrawFn) -> list[tuple[Any, int, int, list[tuple[int, int]], 
 
 
 @given(wanted=rounds())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_spans_equal_slices(wanted: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         groups, spans, checks, opened = [], [], [], []

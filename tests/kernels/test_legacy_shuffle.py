@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.words import next_words, numpy_state
@@ -60,7 +60,6 @@ def test_every_integer_dtype_is_shuffled_alike(dtype):
     assert values.dtype == dtype
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(0, 700), min_size=1, max_size=4),

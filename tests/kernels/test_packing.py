@@ -59,7 +59,7 @@ def as_lists(packing):
     return [rows[start:stop] for start, stop in pairwise(bounds)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     lengths=st.lists(st.integers(0, 9) | st.integers(0, 60), max_size=60),
     sequence_length=st.integers(1, 24),
@@ -92,7 +92,6 @@ def test_every_part_is_in_one_sample_as_plain_python_has_it(
     assert packing.num_tokens == sum(sum(parts.values()) for parts in cut.values())
 
 
-@settings(deadline=None)
 @given(
     length=st.integers(1, 200), sequence_length=st.integers(1, 20), extra_token=st.integers(0, 1)
 )

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from zindex.kernels import samples as module
@@ -50,7 +50,6 @@ def boundaries_by_runs(fill, lengths, sequence_length, extra_token, runs, chunks
     return np.concatenate(filled)
 
 
-@settings(deadline=None)
 @given(
     lengths=LENGTHS,
     sequence_length=st.integers(1, 12),

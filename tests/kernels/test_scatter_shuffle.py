@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zindex.errors import PlanError
@@ -130,7 +130,6 @@ def test_the_words_go_on_where_they_stopped():
     assert whole.tolist() == [next(naive) for _ in range(1000)]
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 99),
     size=st.integers(0, 9000),
@@ -148,7 +147,6 @@ def test_a_shuffle_equals_the_definition(seed, size, dtype):
     assert np.array_equal(key, kept)
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 99),
     start=st.integers(0, 2**62),
@@ -170,7 +168,6 @@ def test_rejected_draws_are_passed_over_by_both_steps():
     assert sum(check_scatter(0, size, num_buckets, make_key(seed)) for seed in range(3)) > 0
 
 
-@settings(deadline=None)
 @given(size=st.integers(0, 900), num_words=st.integers(1, 300), seed=st.integers(0, 99))
 def test_the_size_of_the_blocks_changes_nothing(size, num_words, seed):
     values, words = np.arange(size), np.empty(num_words, np.uint64)
@@ -183,7 +180,6 @@ def test_the_size_of_the_blocks_changes_nothing(size, num_words, seed):
     assert np.array_equal(np.argsort(buckets, kind="stable"), out)
 
 
-@settings(deadline=None)
 @given(bound=st.integers(2**25, 2**32), pick=st.integers(0, 2**32))
 @example(2**32, 0)
 @example(2**31 + 1, 2**31)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -48,7 +48,6 @@ def cost(lengths: Any, batch: Any, layout: Layout) -> int:
     return sum(own) if layout == "packed" else len(own) * max(own, default=0)
 
 
-@settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=80),
     max_tokens=st.integers(30, 90),

@@ -40,7 +40,7 @@ def test_parts_give_each_line_once(tmp_path: Path, part_nbytes: int) -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 30), max_size=12),
     part_nbytes=st.integers(1, 120),

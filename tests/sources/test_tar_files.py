@@ -58,7 +58,7 @@ def test_parts_give_each_sample_once(tmp_path: Path, form: int, part_nbytes: int
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     members=st.lists(
         st.tuples(st.sampled_from("aabc"), st.sampled_from("xyz"), st.integers(0, 1500)),
@@ -122,7 +122,7 @@ def test_the_same_samples_as_webdataset(tmp_path: Path) -> None:
         assert len(samples) == 8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     members=st.dictionaries(
         st.text(

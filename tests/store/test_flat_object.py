@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zindex.errors import VerificationError
@@ -27,7 +27,7 @@ def put(root: ObjectPath, values: Any, block_nbytes: int | None = None) -> FlatO
     return FlatObject(str(place), values.nbytes, values.dtype, block_nbytes)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_spans_are_those_of_the_object(
     objects: ObjectPath, data: st.DataObject, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import reset_cache
@@ -38,7 +38,7 @@ def take(reader: RowReader, *rows: int) -> list[int]:
     return result
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_spans_are_those_of_the_array(objects: ObjectPath, data: st.DataObject) -> None:
     chunk = data.draw(st.integers(1, 5), "chunk")

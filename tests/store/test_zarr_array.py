@@ -123,7 +123,7 @@ def check_spans(reader: RowReader, expected: Any, data: st.DataObject) -> None:
 
 
 @given(array=arrays(), data=st.data(), verify=st.sampled_from(["first", "always", "never"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_way_to_read_equals_zarr(array: Any, data: st.DataObject, verify: Any) -> None:
     values, options = array
     patch = pytest.MonkeyPatch()

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 from zindex.datasets.utils import Blend, Split, log_single_rank
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_whole
 from zindex.indexing.coordination import TAKEOVER, TIMEOUT
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.plan.blend_plan import Shuffle
 from zindex.plan.build_plan import Order, Stored
-from zindex.plan.settings import check_whole
 from zindex.plan.split import (
     Bookends,
     convert_split_vector_to_split_matrix,

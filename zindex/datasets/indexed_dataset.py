@@ -19,7 +19,7 @@ from zindex.datasets.object_storage_utils import (
     open_remote_pair,
 )
 from zindex.datasets.sequences import SequenceDataset
-from zindex.errors import ConfigError, SourceError, VerificationError
+from zindex.errors import ConfigError, SourceError, VerificationError, check_whole
 from zindex.formats.bin_idx import MAGIC as _INDEX_HEADER
 from zindex.formats.bin_idx import IdxFile, bin_path, idx_path
 from zindex.formats.bin_writer import PairWriter, convert_tokens
@@ -32,7 +32,6 @@ from zindex.formats.megatron_readers import (
 )
 from zindex.formats.token_dtypes import DType
 from zindex.io.files import modified_at
-from zindex.plan.settings import check_whole
 from zindex.store.rows import RowReader
 from zindex.store.tokens import FlatFile
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from zindex.arrays import AnyArray, DTypeLike
-from zindex.errors import ConfigError, StoreNotFoundError
+from zindex.errors import ConfigError, StoreNotFoundError, check_whole
 from zindex.formats.bin_idx import bin_path, check_bin, idx_path, missing_object
 from zindex.formats.bin_reader import check_span
 from zindex.formats.megatron_readers import _BinReader, _IndexReader
@@ -21,7 +21,6 @@ from zindex.ingest.length_source import is_store
 from zindex.io.node_copy import keep_copy
 from zindex.io.objects import SCHEMES
 from zindex.io.remote_files import MSC_PREFIX, S3_PREFIX, UNKNOWN, open_remote, split_s3_url
-from zindex.plan.settings import check_whole
 from zindex.store.tokens import FlatObject
 
 _ACCESS = {f"{scheme}://": scheme for scheme in ("msc", *SCHEMES)}

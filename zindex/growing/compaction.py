@@ -11,13 +11,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from zindex.errors import ZindexError
+from zindex.errors import ZindexError, check_whole
 from zindex.growing.generations import Generations
 from zindex.growing.growing_log import GrowingLog
 from zindex.growing.history import Compaction, History, Home
 from zindex.growing.homes import write_records
 from zindex.io.objects import PlaceLike
-from zindex.plan.settings import check_whole
 from zindex.store.commit import fingerprint
 
 logger = logging.getLogger(__name__)

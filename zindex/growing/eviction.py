@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import BoolArray, Int64Array
-from zindex.errors import ConfigError, StateMismatchError
+from zindex.errors import ConfigError, StateMismatchError, check_whole
 from zindex.formats.keyed.shards import GROWING_KEY
 from zindex.growing.growing_log import GrowingLog
 from zindex.growing.history import Eviction, History
@@ -20,7 +20,6 @@ from zindex.io import files
 from zindex.io.objects import Place, PlaceLike, place_of
 from zindex.io.request_threads import map_in_threads
 from zindex.plan import intervals
-from zindex.plan.settings import check_whole
 from zindex.store.check_place import ROOT_KEY
 from zindex.store.checked_json import parse_as
 

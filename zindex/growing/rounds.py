@@ -19,6 +19,7 @@ from zindex.errors import (
     NotReadyError,
     StoreNotFoundError,
     check_choice,
+    check_whole,
 )
 from zindex.growing.growing_log import GrowingLog
 from zindex.growing.history import History
@@ -30,7 +31,6 @@ from zindex.io.objects import Place
 from zindex.io.request_threads import pause
 from zindex.plan import intervals
 from zindex.plan.keys import Stage, stream_key
-from zindex.plan.settings import check_whole
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import fingerprint, read_sealed, seal
 

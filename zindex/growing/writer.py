@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from zindex.arrays import DTypeLike
-from zindex.errors import ConfigError, SourceError, StoreNotFoundError, shorten
+from zindex.errors import ConfigError, SourceError, StoreNotFoundError, check_whole, shorten
 from zindex.formats.keyed.keyed_array import sum_lengths
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_presets import find_schema
@@ -27,7 +27,6 @@ from zindex.growing.homes import (
 from zindex.io import files
 from zindex.io.fork_locks import fork_safe_lock
 from zindex.io.objects import Place, PlaceLike, place_of
-from zindex.plan.settings import check_whole
 from zindex.store.check_place import ROOT_KEY
 from zindex.store.checked_json import parse_as
 from zindex.store.commit import read_sealed, seal

@@ -18,13 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from zindex.arrays import Int64Array, IntegerArray, UInt64Array
-from zindex.errors import PlanError, VerificationError, check_choice
+from zindex.errors import PlanError, VerificationError, check_choice, check_whole
 from zindex.io import files, local
 from zindex.io.regular_files import regular
 from zindex.kernels import scatter_shuffle as kernels
 from zindex.kernels.scatter_shuffle import KEY_LENGTH, SCATTER_VERSION
 from zindex.plan.keys import Stage, split_key
-from zindex.plan.settings import check_whole
 from zindex.plan.split import SPLIT_NAMES
 from zindex.store.codecs import checksum
 

@@ -9,7 +9,7 @@ from typing import Any, Unpack, cast
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, StateMismatchError
+from zindex.errors import ConfigError, StateMismatchError, check_whole
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.growing.growing_log import GrowingLog
 from zindex.growing.rounds import Priority, Round, RoundJournal, RoundRules
@@ -22,7 +22,6 @@ from zindex.keyed.sampler import find_ranks
 from zindex.loading.loader import Loader, ReadSettings
 from zindex.loading.order import SampleOrder
 from zindex.loading.sampler import BatchPlan
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail
 from zindex.samples.batch import SampleBatch
 from zindex.store.commit import fingerprint

@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from zindex.arrays import Int64Array
+from zindex.errors import check_whole
 from zindex.growing.fields import TEXT_SHAPES, GrowingSchema
 from zindex.growing.generations import Generations
 from zindex.growing.growing_log import GrowingLog
@@ -13,7 +14,6 @@ from zindex.growing.homes import FieldArrays
 from zindex.io.objects import Place, PlaceLike
 from zindex.keyed.columns import Column
 from zindex.keyed.store import KeyedStore
-from zindex.plan.settings import check_whole
 from zindex.store.record_reader import FieldColumn, FieldReader
 from zindex.store.records import LENGTH_SUFFIX, Form
 from zindex.store.rows import RowReader

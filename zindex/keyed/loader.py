@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_whole
 from zindex.keyed.base_dataset import BaseDataset
 from zindex.keyed.packed_batches import PackedDataset
 from zindex.keyed.sampler import find_ranks
 from zindex.loading.loader import Loader, ReadSettings, loader
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName
 from zindex.plan.token_batches import TokenBudget
 

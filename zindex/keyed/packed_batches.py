@@ -7,9 +7,8 @@ import numpy as np
 import torch
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_whole
 from zindex.keyed.base_dataset import BaseDataset
-from zindex.plan.settings import check_whole
 from zindex.plan.token_batches import SampleSizes
 from zindex.samples.batch import BatchTensors, SampleBatch, Shapes
 

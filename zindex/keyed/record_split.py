@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from zindex.arrays import Int8Array, Int64Array, IntegerArray, UInt64Array
-from zindex.errors import ConfigError, PlanError, check_choice
+from zindex.errors import ConfigError, PlanError, check_choice, check_whole
 from zindex.plan.keys import mix_words, record_split_key
-from zindex.plan.settings import check_whole
 from zindex.plan.split import SPLIT_NAMES, parse_and_normalize_split
 
 _NUMBER = r"\s*(\d+\.?\d*|\.\d+)\s*"

@@ -10,12 +10,11 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, StateMismatchError, check_choice
+from zindex.errors import ConfigError, StateMismatchError, check_choice, check_whole
 from zindex.loading.data_parallel import find_place
 from zindex.loading.order import Order, SampleOrder
 from zindex.loading.sampler import BatchPlan, check_ranks
 from zindex.loading.state import dataset_fingerprint
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 
 # Indices computed at a time.

@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, PlanError, SourceError, check_choice
+from zindex.errors import ConfigError, PlanError, SourceError, check_choice, check_whole
 from zindex.formats.keyed.record_schema import RecordSchema
 from zindex.formats.keyed.schema_field import Field
 from zindex.kernels.document_masks import mark_documents
@@ -26,7 +26,6 @@ from zindex.keyed.store import KeyedStore
 from zindex.keyed.value_checks import check_values
 from zindex.keyed.windows import PackedWindows, StreamWindows, Windows, WindowSpans, divide_spans
 from zindex.loading.collate import collate as stack_samples
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.plan.token_batches import SampleSizes
 from zindex.samples.batch import BatchTensors, SampleBatch, Shapes, allocate_arrays

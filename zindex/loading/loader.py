@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from zindex.config import RunConfig
 from zindex.datasets.run_datasets import open_run
-from zindex.errors import ConfigError, check_choice
+from zindex.errors import ConfigError, check_choice, check_whole
 from zindex.loading.collate import collate as stack_samples
 from zindex.loading.data_parallel import find_place
 from zindex.loading.edited_runs import LoadedRun, count_edits
@@ -19,7 +19,6 @@ from zindex.loading.run_split import choose_dataset
 from zindex.loading.sampler import BATCH_TAILS, BatchPlan, Cursor, count_samples
 from zindex.loading.state import dataset_fingerprint
 from zindex.loading.token_batches import TokenBatchPlan, TokenOrder, sizes_of
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.plan.token_batches import TokenBudget
 

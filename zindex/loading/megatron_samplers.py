@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from zindex.datasets.fim_dataset import replay_draws
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, check_whole
 from zindex.loading.sampler import check_ranks
-from zindex.plan.settings import check_whole
 
 
 class _RankSampler(torch.utils.data.Sampler[list[int]]):

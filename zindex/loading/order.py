@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
-from zindex.plan.settings import check_whole
+from zindex.errors import ConfigError, check_whole
 from zindex.store.commit import fingerprint as fingerprint_of
 
 Order = Literal["keyed", "astrai_randperm"]

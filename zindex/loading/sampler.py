@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, check_whole
 from zindex.loading.order import PassOrder, SampleOrder
 from zindex.loading.state import LoaderState, parse_state
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, divide_evenly, parse_tail
 
 Positions = list[int | None]

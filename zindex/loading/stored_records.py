@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from zindex.errors import check_whole
 from zindex.io.objects import PlaceLike
-from zindex.plan.settings import check_whole
 from zindex.sources.sample_files import SampleFiles
 from zindex.sources.sample_offsets import SampleCount
 from zindex.store.commit import fingerprint

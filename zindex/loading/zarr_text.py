@@ -12,8 +12,7 @@ import torch
 from zindex import schema
 from zindex.arrays import Int64Array
 from zindex.datasets.zarr_dataset import ZarrIndexedDataset
-from zindex.errors import check_choice
-from zindex.plan.settings import check_whole
+from zindex.errors import check_choice, check_whole
 from zindex.plan.tail import Tail, TailName, count_windows, describe_waste, parse_tail
 from zindex.samples.batch import SampleBatch, Shapes, allocate_arrays, resolve_positions
 from zindex.store.commit import fingerprint

@@ -5,7 +5,6 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import fields
 from decimal import Decimal
-from numbers import Integral
 from typing import Any, Literal
 
 from zindex.errors import ConfigError, suggest
@@ -120,17 +119,3 @@ def check_number(value: Any, name: NumberName, where: str) -> None:
         kind = "a whole number" if name == "tokens" else "a number"
         low = "above 0 and at most" if positive else "from 0 to"
         raise ConfigError(f"{where} must be {kind} {low} {_LARGEST[name]:g}, got {show(value)}")
-
-
-def check_whole(name: str, value: Any, low: int) -> int:
-    """Return a setting as a plain int, after checking that it is whole and at least ``low``.
-
-    Raises
-    ------
-    ConfigError
-        If it is not. Numpy's integers are whole numbers, booleans are not.
-    """
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_whole or value < low:
-        raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
-    return int(value)

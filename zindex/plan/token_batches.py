@@ -14,10 +14,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from zindex.arrays import Int64Array, IntegerArray
-from zindex.errors import PlanError, check_choice
+from zindex.errors import PlanError, check_choice, check_whole
 from zindex.kernels.packing import fit_parts
 from zindex.kernels.token_batches import cut_padded, fit_evenly
-from zindex.plan.settings import check_whole
 
 #: How the samples of a batch are laid out: one after the other, or padded to common lengths.
 Layout = Literal["packed", "padded"]

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data._utils.collate import collate
 
-from zindex.errors import ConfigError, PlanError, check_choice, check_list
-from zindex.plan.settings import check_whole
+from zindex.errors import ConfigError, PlanError, check_choice, check_list, check_whole
 
 Sample = dict[str, Any]
 #: Fields of samples of a MergedDataset that hold its state.

@@ -9,9 +9,8 @@ from typing import Any, BinaryIO, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, SourceError, check_choice, check_list
+from zindex.errors import ConfigError, SourceError, check_choice, check_list, check_whole
 from zindex.lazy import need
-from zindex.plan.settings import check_whole
 from zindex.processing.renaming import rename_parameters
 from zindex.sources.damage_log import OnDamage
 from zindex.text.text_encoder import TextEncoder, TokenizerLike

@@ -7,9 +7,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
-from zindex.errors import ConfigError, check_choice, check_list
+from zindex.errors import ConfigError, check_choice, check_list, check_whole
 from zindex.lazy import need
-from zindex.plan.settings import check_whole
 from zindex.processing.image_samples import MAX_PIXELS, PerSample, find_field
 from zindex.processing.sample_generator import sample_generator
 from zindex.sources.damage_log import OnDamage

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, SourceError, check_choice
+from zindex.errors import ConfigError, SourceError, check_choice, check_whole
 from zindex.plan.packing import LongDocuments, PackingRules
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.processing.document_window import (
     DocumentWindow,

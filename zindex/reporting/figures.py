@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from zindex.config import RunConfig, as_config
-from zindex.errors import ConfigError, PlanError, StoreNotFoundError
+from zindex.errors import ConfigError, PlanError, StoreNotFoundError, check_whole
 from zindex.inspection.answers.documents import Decoder, as_decoder
 from zindex.inspection.answers.run_order import RunLike, RunOrder
 from zindex.inspection.tables.blend_table import largest_rows
 from zindex.inspection.tables.plan_table import PlanReport, report_run
-from zindex.plan.settings import check_whole
 from zindex.reporting.drawn_datasets import DatasetFigures, describe_datasets
 from zindex.reporting.limits import Limit, find_limits
 from zindex.reporting.mix import (

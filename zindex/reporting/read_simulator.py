@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import AnyArray, Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_whole
 from zindex.indexing.ensure import MAX_COMPUTED_ROWS
 from zindex.inspection.answers.run_order import RunOrder
 from zindex.inspection.answers.steps import Steps
-from zindex.plan.settings import check_whole
 from zindex.reporting.chunks_read import ROUNDS, ArrayReads, find_chunks
 from zindex.store.chunk_cache import CACHE_NBYTES
 from zindex.store.chunk_fetch import Part, coalesce

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError, SourceError
+from zindex.errors import ConfigError, SourceError, check_whole
 from zindex.io.decompression import DamageError
 from zindex.io.file_chunks import read_at, read_chunks
 from zindex.io.file_list import SourceFile
@@ -53,10 +53,6 @@ logger = logging.getLogger(__name__)
 _MAX_FOLDERS = 8
 
 
-def _is_whole(value: object, least: int) -> bool:
-    return type(value) is not bool and isinstance(value, int | np.integer) and int(value) >= least
-
-
 class PartFiles(SampleFiles):
     """Base of the sources of files: byte ranges of files that can be split, and whole files.
 
@@ -93,20 +89,13 @@ class PartFiles(SampleFiles):
         *,
         prepare_nbytes: int = PREPARE_NBYTES,
     ) -> None:
-        if not _is_whole(part_nbytes, 1):
-            raise ConfigError(
-                f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes!r}; leave it out"
-            )
-        if not _is_whole(prepare_nbytes, 0):
-            raise ConfigError(
-                f"prepare_nbytes must be a whole number of at least 0, got {prepare_nbytes!r}"
-            )
-        self._files, self._step, self.damage = files, part_nbytes, damage
+        self._files, self.damage = files, damage
+        self._step = check_whole("part_nbytes (--part-nbytes)", part_nbytes, 1)
         counts = self._count_parts(files) if counts is None else counts
         super().__init__([file.url for file in files], counts)
         #: Further settings that determine the samples.
         self._settings: dict[str, Any] = {}
-        self._prepare_nbytes = prepare_nbytes
+        self._prepare_nbytes = check_whole("prepare_nbytes", prepare_nbytes, 0)
         # The files with their sizes; empty if they are to be read in order.
         self._known: list[SourceFile] | None = None
         self._opened: OpenedFiles | None = None

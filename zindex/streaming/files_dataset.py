@@ -11,11 +11,10 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_whole
 from zindex.io.request_threads import DaemonPool
 from zindex.loading.sample_units import UNIT_NBYTES, Order, SampleUnits, choose_units
 from zindex.loading.stream_orders import keyed_order, take_turns
-from zindex.plan.settings import check_whole
 from zindex.processing.process_function import (
     ProcessFn,
     Sample,

@@ -7,12 +7,11 @@ from typing import Any, Literal, get_args
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from zindex.errors import ConfigError, StateMismatchError, check_choice
+from zindex.errors import ConfigError, StateMismatchError, check_choice, check_whole
 from zindex.io.object_calls import may_fork
 from zindex.loading.file_agreement import agree_on_files
 from zindex.loading.resharding import is_read_ahead, is_saved_by_trainer
 from zindex.loading.stateful_loaders import join_workers
-from zindex.plan.settings import check_whole
 from zindex.processing.collate import mixed_collate
 from zindex.samples.collectives import is_distributed
 from zindex.streaming.merged_dataset import MergedDataset

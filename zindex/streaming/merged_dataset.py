@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from zindex.errors import ConfigError, check_choice
+from zindex.errors import ConfigError, check_choice, check_whole
 from zindex.loading.data_parallel import find_place
 from zindex.loading.iteration_counter import IterationCounter, fail_at_first
 from zindex.loading.resharding import refuse_resharding
@@ -19,7 +19,6 @@ from zindex.mixing.mixture_tree import describe_mixtures, list_leaves, name_chil
 from zindex.mixing.percent_board import PercentBoard
 from zindex.mixing.percent_schedules import is_read
 from zindex.mixing.percents import check_even_changes
-from zindex.plan.settings import check_whole
 from zindex.plan.tail import Tail, TailName, parse_tail
 from zindex.processing.collate import collate_dicts
 from zindex.streaming import mixture_changes, mixture_checks, resuming, stream_starts

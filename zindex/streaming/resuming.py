@@ -5,11 +5,10 @@ from dataclasses import asdict, replace
 from itertools import chain, islice
 from typing import Any
 
-from zindex.errors import StateMismatchError
+from zindex.errors import StateMismatchError, check_whole
 from zindex.mixing.mixture_tree import list_leaves
 from zindex.mixing.percent_board import PercentBoard
 from zindex.mixing.pick_orders import ExactMixing
-from zindex.plan.settings import check_whole
 from zindex.streaming import worker_slots
 from zindex.streaming.mixed_streams import make_mixing
 from zindex.streaming.protocols import Sample

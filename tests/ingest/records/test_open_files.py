@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ingest.records.sources import ListFiles
@@ -105,7 +105,6 @@ def exact(path: Path, part_nbytes: int, **settings: Any) -> SampleFiles:
     return run_builds(count_all_lines(files, SerialExecutor(), "name"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.text("ab\n\u00e9", max_size=12), min_size=1, max_size=12),
     st.integers(1, 90),
@@ -182,7 +181,7 @@ _LINES = (
 
 
 @pytest.mark.skipif(json_lines.loads is decode_with_json, reason="there is no other parser")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(max_examples=200)
 @given(st.sampled_from(_LINES) | _OBJECTS.map(lambda item: json.dumps(item).encode()), st.data())
 def test_lines_are_the_same_whatever_parser_is_installed(
     monkeypatch: pytest.MonkeyPatch, line: bytes, data: st.DataObject

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import AnyArray
-from zindex.errors import ConfigError, FingerprintMismatchError
+from zindex.errors import ConfigError, FingerprintMismatchError, check_whole
 from zindex.execution.executor import run_builds, run_together
 from zindex.ingest.dedup.benchmarks import Benchmarks, read_benchmarks
 from zindex.ingest.dedup.duplicates import (
@@ -181,8 +181,7 @@ def dedup(
         )
     if ngram < 1:
         raise ConfigError(f"ngram (--ngram) must be at least 1 word, got {ngram}; 13 is usual")
-    if part_nbytes < 1:
-        raise ConfigError(f"part_nbytes (--part-nbytes) must be at least 1, got {part_nbytes}")
+    check_whole("part_nbytes (--part-nbytes)", part_nbytes, 1)
     for path in filter(is_store, named_paths(source)):
         raise ConfigError(
             f"dedup reads jsonl files, {path} is a store; remove the duplicates of the files that "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_whole
 from zindex.execution.executor import open_executor, run_builds, run_together
 from zindex.ingest.corpora.document_fields import open_fields, search_ids
 from zindex.inspection.answers.documents import resolve_tokenizer, source_text
@@ -16,7 +16,6 @@ from zindex.inspection.answers.screen import fit, fit_lines
 from zindex.inspection.answers.search_text import search_corpus
 from zindex.inspection.answers.steps import Steps, make_steps
 from zindex.inspection.answers.traced import TracedSample, describe_samples, sample_lines
-from zindex.plan.settings import check_whole
 from zindex.text.text_encoder import TextEncoder
 from zindex.wording import count_noun
 

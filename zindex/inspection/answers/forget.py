@@ -10,7 +10,7 @@ import numpy as np
 
 from zindex.arrays import Int64Array
 from zindex.config import RunConfig, as_config
-from zindex.errors import ConfigError, PlanError
+from zindex.errors import ConfigError, PlanError, check_whole
 from zindex.ingest.corpora.document_fields import open_fields
 from zindex.inspection.answers.find import search_source_ids
 from zindex.inspection.answers.run_order import RunOrder
@@ -20,7 +20,6 @@ from zindex.inspection.answers.traced import TracedSample, describe_samples, sam
 from zindex.maintenance.edits.forget import PlannedForget, plan_forget
 from zindex.maintenance.edits.journal import JournalEntry, open_journal
 from zindex.maintenance.erase import ErasedCorpus, erase_documents
-from zindex.plan.settings import check_whole
 from zindex.wording import count_noun
 
 #: A file with an id per line, or ids: ``"DATASET:DOCUMENT"``, a pair of both, or a source id.

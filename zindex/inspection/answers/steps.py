@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
-from zindex.plan.settings import check_whole
+from zindex.errors import ConfigError, check_whole
 
 
 @dataclass(frozen=True, slots=True)

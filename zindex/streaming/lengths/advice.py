@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from zindex.arrays import Int64Array
-from zindex.errors import ConfigError
+from zindex.errors import ConfigError, check_whole
 from zindex.plan.packing import count_packed
-from zindex.plan.settings import check_whole
 from zindex.streaming.lengths.draws import (
     SourceDraws,
     check_lengths,
