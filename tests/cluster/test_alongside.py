@@ -19,7 +19,7 @@ from tests.forked import Forked, run_fresh, start_interpreter
 from tests.indexing.runs import make_config
 from zindex.cluster import alongside
 from zindex.cluster.job import JobPlace
-from zindex.cluster.rendezvous import Rendezvous
+from zindex.cluster.rendezvous import LOGS, Rendezvous
 from zindex.errors import ConfigError
 from zindex.execution.executor import ambient_client
 
@@ -217,11 +217,15 @@ def test_a_scheduler_that_cannot_start_is_reported_with_its_reason(
 ) -> None:
     wait = Rendezvous.wait
 
-    def wait_for_words(rendezvous: Rendezvous, seconds: float, *check: Any) -> Any:
-        wait_for(lambda: "address" in rendezvous.last_log_line("scheduler"), "it has failed")
+    def wait_for_its_end(rendezvous: Rendezvous, seconds: float, *check: Any) -> Any:
+        logs = rendezvous.folder / LOGS
+        wait_for(
+            lambda: any(" ended with " in log.read_text() for log in logs.glob("*scheduler*")),
+            "it has failed",
+        )
         return wait(rendezvous, 0.1, *check)
 
-    monkeypatch.setattr(Rendezvous, "wait", wait_for_words)
+    monkeypatch.setattr(Rendezvous, "wait", wait_for_its_end)
     with (
         pytest.raises(ConfigError, match=r"none has \(its last words: .*address"),
         alongside(tmp_path, threads=1, host="192.0.2.1") as cluster,

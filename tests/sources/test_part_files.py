@@ -86,7 +86,7 @@ def test_the_fingerprint_is_that_of_names_sizes_and_grid() -> None:
 
 def test_refused() -> None:
     for size in (0, 1.5, "8", True):
-        with pytest.raises(ConfigError, match=f"must be at least 1, got {size!r}; leave it out"):
+        with pytest.raises(ConfigError, match=f"whole number of at least 1, got {size!r}"):
             part(FILES, size)  # type: ignore[arg-type]
     grid = part(FILES, 10)
     for number in (-1, 7):

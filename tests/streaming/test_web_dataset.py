@@ -118,7 +118,7 @@ def test_process_functions_keep_the_place(folder: Path, result: object, message:
         ({"shuffle_buffer": -1}, "shuffle_buffer must be a whole number of at least 0, got -1"),
         ({"shuffle_buffer": None}, "shuffle_buffer must be a whole number of at least 0, got No"),
         ({"on_damage": "warn"}, "on_damage must be one of error, skip, got 'warn'"),
-        ({"part_nbytes": 0}, "must be at least 1, got 0; leave it out"),
+        ({"part_nbytes": 0}, "must be a whole number of at least 1, got 0"),
     ],
 )
 def test_settings_that_are_refused(folder: Path, settings: Any, message: str) -> None:

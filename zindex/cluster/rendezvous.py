@@ -26,6 +26,8 @@ _ADDRESS, _STOP, LOGS, _NODES = "cluster.json", "stop", "logs", "nodes"
 POLL_SECONDS = 0.1
 # Seconds without an update after which a node is lost; nodes touch their file every 30 s.
 _SILENT_SECONDS = 600.0
+# Line of a log in which the supervisor says that a process has ended.
+_ENDED = re.compile(r" zindex: the \S+ ended with ")
 # Key in torch's store.
 _STORE_KEY = "rendezvous"
 
@@ -139,7 +141,10 @@ class Rendezvous:
         return facts
 
     def last_log_line(self, role: str) -> str:
-        """Return the last line of the newest log of a role, formatted as the end of a sentence."""
+        """Return the last line of the newest log of a role, formatted as the end of a sentence.
+
+        If a process has ended, it is the last line of that, not of the one that was started next.
+        """
         try:
             logs = sorted(
                 (self.folder / LOGS).glob(f"*{role}*.log"), key=lambda path: path.stat().st_mtime
@@ -147,9 +152,10 @@ class Rendezvous:
             lines = logs[-1].read_text(errors="replace").split("\n") if logs else []
         except OSError:
             return ""
-        # The supervisor only logs that it restarts the process.
-        said = [line.strip() for line in lines if line.strip() and " zindex: " not in line]
-        last = said[-1] if said else ""
+        # The supervisor logs when a process has ended.
+        ends = [number for number, line in enumerate(lines) if _ENDED.search(line)]
+        said = [line.strip() for line in lines[: max(ends, default=None)]]
+        last = next((line for line in reversed(said) if line and " zindex: " not in line), "")
         return f" (its last words: {last[:300]})" if last else ""
 
     @property

@@ -35,6 +35,9 @@ _MAX_INDENT = 64
 _MAX_VALUES = 1 << 20
 # Seconds between checks of the thread, and after the last rendering before the thread exits.
 _TICK, _AWAKE = 0.05, 1.0
+# Seconds until a rendering that has not ended is stopped again: Python ignores exceptions in
+# callbacks of its garbage collector, and in ``__del__``.
+_AGAIN = 0.5
 # Filters that can expand small inputs to large outputs in one operation.
 _FILTERS = (
     *("batch", "center", "format", "indent", "join", "replace", "round", "slice", "truncate"),
@@ -208,13 +211,14 @@ class _Stop(BaseException):
 class _Rendering:
     """A running rendering."""
 
-    __slots__ = ("nbytes", "reason", "start")
+    __slots__ = ("nbytes", "reason", "start", "stopped")
 
     def __init__(self) -> None:
         self.start = time.monotonic()
         #: Memory of the process at the first check.
         self.nbytes = -1
-        self.reason = ""
+        #: The limit that it exceeded, and when it was last stopped.
+        self.reason, self.stopped = "", 0.0
 
 
 class _Watch:
@@ -249,7 +253,7 @@ class _Watch:
                 now = time.monotonic()
                 for thread, item in self.running.items():
                     last = now
-                    if now - item.start > _TICK and not item.reason:
+                    if now - item.start > _TICK:
                         self._inspect(thread, item, now)
                 if now - last > _AWAKE:
                     self.thread = None
@@ -257,13 +261,15 @@ class _Watch:
 
     def _inspect(self, thread: int, item: _Rendering, now: float) -> None:
         """Stop a rendering that exceeds its limits."""
-        nbytes = memory_nbytes()
-        item.nbytes = nbytes if item.nbytes < 0 else item.nbytes
-        if now - item.start > MAX_SECONDS:
-            item.reason = f"{MAX_SECONDS:g} s"
-        elif nbytes - item.nbytes > MAX_NBYTES:
-            item.reason = f"{MAX_NBYTES:,} bytes of memory"
-        if item.reason:
+        if not item.reason:
+            nbytes = memory_nbytes()
+            item.nbytes = nbytes if item.nbytes < 0 else item.nbytes
+            if now - item.start > MAX_SECONDS:
+                item.reason = f"{MAX_SECONDS:g} s"
+            elif nbytes - item.nbytes > MAX_NBYTES:
+                item.reason = f"{MAX_NBYTES:,} bytes of memory"
+        if item.reason and now - item.stopped > _AGAIN:
+            item.stopped = now
             _raise_in(thread, _Stop)
 
 
