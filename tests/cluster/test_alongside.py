@@ -52,7 +52,10 @@ def test_a_cluster_lasts_as_long_as_its_block(tmp_path: Path) -> None:
 
 
 def test_a_dashboard_listens_on_loopback() -> None:
-    with alongside(threads=1, dashboard=0) as cluster:
+    cluster = alongside(threads=1, dashboard=0)
+    cluster._settings.silent_seconds = 600  # the first page imports much
+    with cluster:
+        assert cluster.client is not None
         link = cluster.client.dashboard_link
         assert link.startswith("http://127.0.0.1:")
         with urlopen(link) as page:

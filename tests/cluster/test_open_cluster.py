@@ -8,6 +8,7 @@ from tests.cli.commands import fail, succeed
 from tests.cluster.test_manual import write_run
 from tests.conftest import WriteCorpus
 from zindex.cluster.open_cluster import open_cluster, split_host
+from zindex.cluster.rendezvous import Rendezvous
 from zindex.errors import ConfigError
 
 
@@ -53,6 +54,23 @@ def test_one_pod_is_a_cluster(
     run_file = write_run(tmp_path, write_corpus)
     arguments = ("build", "--cluster", "k8s", "--threads", 1, "--scratch", tmp_path)
     assert "1 index is built in" in succeed(*arguments, run_file)
+
+
+@pytest.mark.timeout(60)
+def test_a_pod_that_comes_after_the_build_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = {"JOB_COMPLETION_INDEX": "1", "ZINDEX_NUM_NODES": "2", "ZINDEX_JOB_ID": "late"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    rendezvous = Rendezvous.of_job(tmp_path, "k8s-late")
+    rendezvous.create()
+    rendezvous.stop()
+    with open_cluster(
+        "k8s", folder=tmp_path, start_timeout=0.5, threads=1, scratch=tmp_path
+    ) as client:
+        assert client is None
+    assert [text for text in caplog.messages if "k8s-late, it has left it" in text]
 
 
 def test_a_build_runs_in_one_place(tmp_path: Path, write_corpus: WriteCorpus) -> None:

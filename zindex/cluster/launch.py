@@ -6,6 +6,7 @@ Idle CPU cores of its nodes build indices while it trains.
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -20,7 +21,12 @@ from zindex.cluster.bandwidth import check_bandwidth
 from zindex.cluster.isolation import StepFeedback
 from zindex.cluster.job import JobPlace, find_job
 from zindex.cluster.network import LOOPBACK, own_address
-from zindex.cluster.rendezvous import Rendezvous, receive_by_store, send_by_store
+from zindex.cluster.rendezvous import (
+    POLL_SECONDS,
+    Rendezvous,
+    receive_by_store,
+    send_by_store,
+)
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
 from zindex.cluster.settings import IDLE, NodeSettings
 from zindex.cluster.termination import before_termination
@@ -283,9 +289,25 @@ class Cluster:
             self._node.set_share(self._feedback.share)
 
     def wait_until_ended(self) -> None:
-        """On ranks other than 0, block until rank 0 leaves the block; workers keep running."""
-        if self._keeper is not None:
-            self._keeper.join()
+        """On ranks other than 0, block until rank 0 leaves the block; workers keep running.
+
+        If rank 0 has left it before this rank came, the request to stop may as well be of an
+        earlier attempt: it is followed if no scheduler is published within ``start_timeout``.
+        """
+        if self._keeper is None:
+            return
+        seen = time.monotonic()
+        while self._keeper.is_alive():
+            self._keeper.join(POLL_SECONDS)
+            rendezvous, now = self._rendezvous, time.monotonic()
+            if rendezvous is None or rendezvous.find_stop() is None or rendezvous.read():
+                seen = now
+            elif now - seen > self._settings.start_timeout:
+                logger.warning(
+                    "rank 0 must run the cluster in %s, it has left it, and started none in %g s",
+                    *(rendezvous.folder, self._settings.start_timeout),
+                )
+                return
 
 
 def alongside(
