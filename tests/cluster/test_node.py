@@ -3,7 +3,9 @@
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,27 @@ def test_a_worker_that_retires_is_not_throttled(
     node.ended.set()
     node.run()
     assert node.throttle.share == 1
+
+
+def test_a_node_ends_if_it_comes_after_the_request_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendezvous = Rendezvous(tmp_path / "rendezvous")
+    rendezvous.create()
+    rendezvous.stop()
+    settings = NodeSettings(str(rendezvous.folder), threads=0, scratch=str(tmp_path))
+    Node(settings).run()
+    # One that was there before the node was asked for is of an earlier cluster.
+    node, looks = Node(replace(settings, earlier_stop=rendezvous.find_stop())), list[None]()
+    find_stop = Rendezvous.find_stop
+    monkeypatch.setattr(Rendezvous, "find_stop", lambda _: looks.append(None) or find_stop(_))
+    thread = threading.Thread(target=node.run)
+    thread.start()
+    wait_for(lambda: len(looks) == 2, "it has looked twice")
+    rendezvous.create()
+    rendezvous.stop()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 REPORT = """

@@ -176,7 +176,8 @@ class Cluster:
         if self._uses_store:
             self._settings.packed = receive_by_store(self.job, self._settings.start_timeout)
         else:
-            self._open_rendezvous(stack)
+            # That of an earlier cluster may remain until the first node removes it.
+            self._settings.earlier_stop = self._open_rendezvous(stack).find_stop()
         self._node = starting.NodeKeeper(starting.start_node(self._settings, stack), self._settings)
         self._is_ended.clear()
         arguments = (self._is_ended,)

@@ -164,8 +164,7 @@ class Node:
                 rendezvous.remove_key(key)
 
     def _supervise(self, members: list[_Member], rendezvous: Rendezvous, entry: Path) -> None:
-        # A stop request of an earlier cluster may remain here until the first node removes it.
-        earlier = rendezvous.find_stop()
+        earlier = self.settings.earlier_stop and (*self.settings.earlier_stop,)
         next_check = next_touch = last_check = 0.0
         published = time.monotonic()
         while not self.ended.wait(POLL_SECONDS):

@@ -1,6 +1,7 @@
 """Settings of a cluster's nodes, and Dask configuration for builds."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -46,6 +47,8 @@ class NodeSettings:
     is_tied_to_pipe: bool = True
     #: Whether this node ends if no scheduler is published for ``start_timeout`` seconds.
     ends_with_scheduler: bool = False
+    #: Request to stop that an earlier cluster may have left; see `Rendezvous.find_stop`.
+    earlier_stop: Sequence[int] | None = None
     #: Content of a rendezvous directory that this node does not share.
     packed: dict[str, Any] | None = field(default=None, repr=False)
 
