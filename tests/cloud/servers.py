@@ -77,7 +77,8 @@ def environment(
 def moto_server(folder: Path) -> Iterator[ObjectServer]:
     """Run moto's server, which holds all in memory."""
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = Path(__file__).with_name("moto_process.py")
+    command = [sys.executable, str(server), "-H", "127.0.0.1", "-p", str(port)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     with open(folder / "moto.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=clean)

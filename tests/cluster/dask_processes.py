@@ -23,6 +23,7 @@ import dask
 from tests.cloud.servers import free_port
 from tests.forked import Forked
 from zindex.cluster.settings import dask_settings
+from zindex.errors import ConfigError
 from zindex.execution.reconnecting_client import connect_client
 
 
@@ -153,10 +154,18 @@ class DaskProcesses:
 
     def connect(self, **settings: Any) -> Any:
         """Return a client once all workers are there."""
-        # Beside other tests a scheduler may take longer to start than Dask's own client waits.
-        client = connect_client(self.address, timeout=60, **settings)
-        client.wait_for_workers(len(self.workers), timeout=60)
-        return client
+        # Beside other tests a scheduler may take longer to start than Dask's own client waits, and
+        # one that is being killed may still take the connection.
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                client = connect_client(self.address, timeout=60, **settings)
+            except ConfigError:
+                if time.monotonic() > deadline:
+                    raise
+                continue
+            client.wait_for_workers(len(self.workers), timeout=60)
+            return client
 
 
 async def run_scheduler(facts: dict[str, Any]) -> None:

@@ -124,7 +124,9 @@ def test_pods_of_a_job_build(run: Run, golden: dict[str, str], watched: Watched)
         for index in range(2):
             own = variables | {"JOB_COMPLETION_INDEX": str(index)}
             log = run.folder / f"pod-{index}.log"
-            process = running([*command, "--threads=1"], watched.environment(**own), log)
+            process = running(
+                [*command, "--threads=1", "--nice=0"], watched.environment(**own), log
+            )
             pods.append((stack.enter_context(process), log))
         for process, log in pods:
             assert process.wait(200) == 0, log.read_text()

@@ -127,7 +127,9 @@ def test_a_job_whose_time_is_over_puts_itself_back(
 def test_a_build_ahead_of_a_job(
     run: Run, golden: dict[str, str], watched: Watched, submit: Submit, log: Path
 ) -> None:
-    job = submit("--nodes=3", str(SCRIPTS / "build.sbatch"), str(run.file), "--threads=1")
+    job = submit(
+        "--nodes=3", str(SCRIPTS / "build.sbatch"), str(run.file), "--threads=1", "--nice=0"
+    )
     check_end(job, log, watched)
     assert run.digests() == golden
 

@@ -29,7 +29,7 @@ def build(run: Run, watched: Watched, ssh_hosts: SshHosts, log: Path) -> Build:
     hosts.write_text("".join(f"{name}\n" for name in ssh_hosts.names))
     environment = watched.environment(HOSTS=str(hosts))
     environment["PATH"] = f"{ssh_hosts.programs}:{environment['PATH']}"
-    options = [f"--remote-python={sys.executable}", "--threads=1"]
+    options = [f"--remote-python={sys.executable}", "--threads=1", "--nice=0"]
     command = [str(FOLDERS / "ssh" / "build.sh"), str(run.file), *options]
     return lambda: running(command, environment, log)
 
