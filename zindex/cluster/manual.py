@@ -55,6 +55,8 @@ def start_here(
     if joined:
         rendezvous.open()
         settings.rendezvous = str(rendezvous.folder.resolve())
+        # That of an earlier cluster may remain in the cache of a network file system.
+        settings.earlier_stop = rendezvous.find_stop()
     else:
         prepare_scheduler(rendezvous, settings, host or LOOPBACK, encryption)
     log = rendezvous.folder / LOGS / f"node-{os.uname().nodename}.log"
