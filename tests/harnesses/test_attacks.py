@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from zindex.ingest.records.import_records import import_records
 from zindex.text.chat_template import ChatTemplate
 from zindex.text.text_encoder import TextEncoder
 
+ROOT = Path(__file__).parents[2]
 ATTACKS = Path(__file__).parent / "attacks"
 LIMIT = 20.0
 
@@ -91,6 +93,33 @@ def test_a_rendering_that_loses_the_exception_is_stopped_again() -> None:
 
     with time_limit(LIMIT), pytest.raises(ConfigError, match=r"within 0\.2 s"):
         within_limits(render)
+
+
+PROFILED = """
+import sys
+from zindex.errors import ConfigError
+from zindex.text import template_limits
+
+def render():
+    while True:
+        sum(range(100))
+
+template_limits.MAX_SECONDS = 0.2
+try:
+    template_limits.within_limits(render)
+except ConfigError:
+    sys.setprofile(lambda *event: None)
+    sum(map(lambda number: number, range(3)))
+    sys.setprofile(None)
+    print("profiled", flush=True)
+"""
+
+
+def test_after_a_rendering_was_stopped_calls_can_be_profiled() -> None:
+    pytest.importorskip("jinja2")
+    command = [sys.executable, "-c", PROFILED]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=100, cwd=ROOT, text=True)
+    assert done.stdout == "profiled\n"
 
 
 def test_what_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

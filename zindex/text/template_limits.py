@@ -239,11 +239,11 @@ class _Watch:
                 self.thread.start()
 
     def remove(self, thread: int, item: _Rendering) -> None:
-        """Stop watching a rendering, and withdraw an exception that it has not received yet."""
+        """Stop watching a rendering of this thread; exceptions come no more."""
         with self.lock:
             self.running.pop(thread, None)
-            if item.reason:
-                _raise_in(thread, None)
+        if item.reason:
+            _receive_last(thread)
 
     def _check_limits(self) -> None:
         last = time.monotonic()
@@ -270,13 +270,27 @@ class _Watch:
                 item.reason = f"{MAX_NBYTES:,} bytes of memory"
         if item.reason and now - item.stopped > _AGAIN:
             item.stopped = now
-            _raise_in(thread, _Stop)
+            _raise_in(thread)
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in a thread at its next step, or withdraw it."""
-    given = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), given)
+def _raise_in(thread: int) -> None:
+    """Raise `_Stop` in a thread at its next step."""
+    stop = ctypes.py_object(_Stop)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), stop)
+
+
+def _receive_last(thread: int) -> None:
+    """Raise and catch `_Stop` in this thread, in place of one that it has not received yet.
+
+    To withdraw that would leave CPython a flag, with which it hangs at the next call that a
+    profiler or debugger traces (3.11).
+    """
+    try:
+        _raise_in(thread)
+        while True:
+            pass
+    except _Stop:
+        return
 
 
 _watch = _Watch()
