@@ -52,7 +52,9 @@ def test_a_node_that_is_taken_away_hands_its_results_over(
 ) -> None:
     # A fork of a worker that has ended would start before the end of the test.
     monkeypatch.setattr("subprocess.Popen._execute_child", start_interpreter)
-    common: dict[str, Any] = {"threads": 1, "memory": 1 << 30, "scratch": str(tmp_path)}
+    # At idle priority, tests beside it may keep a worker from its heartbeats.
+    common: dict[str, Any] = {"threads": 1, "memory": 1 << 30, "nice": 0}
+    common["scratch"] = str(tmp_path)
     rendezvous = Rendezvous(tmp_path / "rendezvous")
     first = NodeSettings(name="first", num_nodes=2, **common)
     second = NodeSettings(str(rendezvous.folder), name="second", **common)
