@@ -21,8 +21,8 @@ from zindex.store.chunk_cache import CACHE_NBYTES, cache
 from zindex.store.reader import forget_all_files
 
 # Kernels compile on first use and machines are shared, so no example depends on time.
-_unlikely = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("new", deadline=None, suppress_health_check=_unlikely, print_blob=True)
+_ignored = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("new", deadline=None, suppress_health_check=_ignored, print_blob=True)
 settings.register_profile("same", settings.get_profile("new"), derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 

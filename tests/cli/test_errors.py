@@ -29,7 +29,10 @@ def _working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("find run.yaml --document 1", "a document needs --dataset, got none; name it"),
         ("diff run.yaml", "give two runs, or loader states as --state"),
         ("edit run.yaml --drop web", "got none; give the consumed samples as --at"),
-        ("import texts.jsonl out --part-nbytes 0", "--part-nbytes must be a whole number of at"),
+        (
+            "import texts.jsonl out --part-nbytes 0",
+            "--part-nbytes must be a whole number of at least 1, got 0",
+        ),
         (
             "import texts.jsonl out --chunk-nbytes 0",
             "--chunk-nbytes and --shard-nbytes must be at least 1",

@@ -120,11 +120,11 @@ def test_a_stop_keeps_logs_and_removes_the_key(tmp_path: Path) -> None:
 def test_a_timeout_quotes_the_last_log_line(tmp_path: Path) -> None:
     rendezvous = Rendezvous(tmp_path)
     rendezvous.create()
-    log, began = tmp_path / LOGS / "scheduler.log", "2026-11-27 02:19:52 zindex: the scheduler has"
-    said = f"{began} 1 of 2 processors\nOSError: the port is taken\n\n"
-    next_one = f"{began.removesuffix('has')}ended with 1; it starts again\nState start\n"
-    for content in (said, said + next_one):
-        log.write_text(content)
+    prefix = "2026-11-27 02:19:52 zindex: the scheduler"
+    said = f"{prefix} has 1 of 2 processors\nOSError: the port is taken\n\n"
+    restarted = f"{prefix} ended with 1; it starts again\nState start\n"
+    for content in ("OSError: the port is taken\n\n", said, said + restarted):
+        (tmp_path / LOGS / "scheduler.log").write_text(content)
         with pytest.raises(ConfigError, match=r"\(its last words: OSError: the port is taken\)"):
             rendezvous.wait(0.0)
 

@@ -329,7 +329,7 @@ def test_each_read_is_right_or_not_ready(tmp_path: Path, num_examples: int) -> N
     Following.folder = tmp_path
     run_state_machine_as_test(
         Following,
-        settings=settings(max_examples=num_examples, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=num_examples, stateful_step_count=30),
     )
 
 

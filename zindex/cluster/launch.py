@@ -6,7 +6,6 @@ Idle CPU cores of its nodes build indices while it trains.
 import logging
 import os
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -21,18 +20,14 @@ from zindex.cluster.bandwidth import check_bandwidth
 from zindex.cluster.isolation import StepFeedback
 from zindex.cluster.job import JobPlace, find_job
 from zindex.cluster.network import LOOPBACK, own_address
-from zindex.cluster.rendezvous import (
-    POLL_SECONDS,
-    Rendezvous,
-    receive_by_store,
-    send_by_store,
-)
+from zindex.cluster.rendezvous import POLL_SECONDS, Rendezvous, receive_by_store, send_by_store
 from zindex.cluster.resources import choose_memory, choose_scratch, choose_threads, open_scratch
 from zindex.cluster.settings import IDLE, NodeSettings
 from zindex.cluster.termination import before_termination
 from zindex.cluster.watchdog import Watchdog
 from zindex.errors import ConfigError, check_choice
 from zindex.execution.executor import coming_clients
+from zindex.io.backoff import Backoff, poll_until
 from zindex.wording import count_noun
 
 if TYPE_CHECKING:
@@ -176,7 +171,7 @@ class Cluster:
         if self._uses_store:
             self._settings.packed = receive_by_store(self.job, self._settings.start_timeout)
         else:
-            # That of an earlier cluster may remain until the first node removes it.
+            # An earlier cluster may have left one, which remains until rank 0 removes it.
             self._settings.earlier_stop = self._open_rendezvous(stack).find_stop()
         self._node = starting.NodeKeeper(starting.start_node(self._settings, stack), self._settings)
         self._is_ended.clear()
@@ -292,23 +287,26 @@ class Cluster:
     def wait_until_ended(self) -> None:
         """On ranks other than 0, block until rank 0 leaves the block; workers keep running.
 
-        If rank 0 has left it before this rank came, the request to stop may as well be of an
-        earlier attempt: it is followed if no scheduler is published within ``start_timeout``.
+        If there was a request to stop before this rank came, rank 0 may have left the block, or
+        will enter it in another attempt: this returns if it does not within ``start_timeout``.
         """
-        if self._keeper is None:
+        keeper, rendezvous = self._keeper, self._rendezvous
+        if keeper is None:
             return
-        seen = time.monotonic()
-        while self._keeper.is_alive():
-            self._keeper.join(POLL_SECONDS)
-            rendezvous, now = self._rendezvous, time.monotonic()
-            if rendezvous is None or rendezvous.find_stop() is None or rendezvous.read():
-                seen = now
-            elif now - seen > self._settings.start_timeout:
+        earlier, seconds = self._settings.earlier_stop, self._settings.start_timeout
+        if rendezvous is not None and earlier is not None:
+
+            def goes_on() -> bool:
+                is_removed = rendezvous.find_stop() != earlier
+                return is_removed or rendezvous.read() is not None or not keeper.is_alive()
+
+            if not poll_until(goes_on, Backoff(POLL_SECONDS, timeout=seconds)):
                 logger.warning(
                     "rank 0 must run the cluster in %s, it has left it, and started none in %g s",
-                    *(rendezvous.folder, self._settings.start_timeout),
+                    *(rendezvous.folder, seconds),
                 )
                 return
+        keeper.join()
 
 
 def alongside(

@@ -55,7 +55,7 @@ def start_here(
     if joined:
         rendezvous.open()
         settings.rendezvous = str(rendezvous.folder.resolve())
-        # That of an earlier cluster may remain in the cache of a network file system.
+        # A client of a network file system may still see that of an earlier cluster.
         settings.earlier_stop = rendezvous.find_stop()
     else:
         prepare_scheduler(rendezvous, settings, host or LOOPBACK, encryption)

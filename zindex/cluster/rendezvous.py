@@ -154,7 +154,7 @@ class Rendezvous:
             return ""
         # The supervisor logs when a process has ended.
         ends = [number for number, line in enumerate(lines) if _ENDED.search(line)]
-        said = [line.strip() for line in lines[: max(ends, default=None)]]
+        said = [line.strip() for line in lines[: ends[-1] if ends else None]]
         last = next((line for line in reversed(said) if line and " zindex: " not in line), "")
         return f" (its last words: {last[:300]})" if last else ""
 
